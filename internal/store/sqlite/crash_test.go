@@ -137,7 +137,7 @@ func killedChild(t *testing.T, path string, lines int, told map[string]string) {
 	}
 }
 
-// TestTornLogKeepsWholeCommits (F7): when the end of the WAL did not reach the disk, wherever it ends, what is left is
+// TestTornLogKeepsWholeCommits: when the end of the WAL did not reach the disk, wherever it ends, what is left is
 // every commit that reached it whole, in order, and nothing of the next.
 func TestTornLogKeepsWholeCommits(t *testing.T) {
 	const claims = 5

@@ -156,7 +156,7 @@ func TestCommitGoesOnWhenItsCallerGivesUp(t *testing.T) {
 	}
 }
 
-// TestFullDiskStopsTheStore (F9): the claim that meets it fails, nothing is acknowledged after it, and what was
+// TestFullDiskStopsTheStore: the claim that meets it fails, nothing is acknowledged after it, and what was
 // acknowledged before is there when the store is opened again.
 func TestFullDiskStopsTheStore(t *testing.T) {
 	path := newDatabase(t)
@@ -247,7 +247,7 @@ func TestEventsAreFoundByPoolTypeAndCursor(t *testing.T) {
 	}
 }
 
-// TestQueriesUseTheirIndex: what runs often neither reads a whole table nor sorts (pitfall 54).
+// TestQueriesUseTheirIndex: what runs often neither reads a whole table nor sorts.
 func TestQueriesUseTheirIndex(t *testing.T) {
 	l := openTestLog(t, newDatabase(t))
 	byID, byPool := "SEARCH events USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", "SEARCH events USING INDEX events_pool (namespace=? AND pool=? AND rowid>? AND rowid<?)"

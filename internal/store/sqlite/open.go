@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	sqlite "modernc.org/sqlite"
 
@@ -84,15 +85,28 @@ func locate(path string) (string, error) {
 	return target, nil
 }
 
+// writable asks access(2) for W_OK and R_OK.
+const writable = 0x2 | 0x4
+
 // secure creates the file where it is missing, and leaves it and its companions to their owner only: lease ids are
 // credentials. SQLite gives new companions the mode of the database.
+//
+// A file that exists is never opened here: closing it would drop every lock that SQLite holds on it in this process
+// (that is what POSIX locks do), and then another program that opens and closes the database, such as the sqlite3
+// shell, would take itself for the last one and remove the WAL under the daemon.
 func secure(path string) error {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the file: %w; the daemon needs write access to it", err)
-	}
-	if err := file.Close(); err != nil {
-		return fmt.Errorf("create the file: %w", err)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		if err := syscall.Access(path, writable); err != nil {
+			return fmt.Errorf("look at the file: %w; the daemon needs write access to it", err)
+		}
+	case err != nil:
+		return fmt.Errorf("create the file: %w; the daemon needs write access to it", err)
+	default:
+		if err := file.Close(); err != nil {
+			return fmt.Errorf("create the file: %w", err)
+		}
 	}
 	for _, name := range []string{path, path + "-wal", path + "-shm", path + ".lock"} {
 		info, err := os.Stat(name)

@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"poolmgr/internal/pool"
@@ -58,7 +60,7 @@ func TestOpenTakesAnyPath(t *testing.T) {
 	}
 }
 
-// TestSecondDaemonIsRefused (F11), whatever the file is called.
+// TestSecondDaemonIsRefused, whatever the file is called.
 func TestSecondDaemonIsRefused(t *testing.T) {
 	path := newPath(t)
 	s := openStore(t, path)
@@ -78,6 +80,43 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	if err := openStore(t, alias).Close(); err != nil {
 		t.Errorf("after the first closed: %v", err)
 	}
+}
+
+// TestOpenHoldsSQLitesLock: SQLite's own lock on the file tells other programs that the database is in use. Without it
+// the sqlite3 shell, looking into a live database, removes the WAL when it ends, and all later commits with it.
+func TestOpenHoldsSQLitesLock(t *testing.T) {
+	path := newPath(t)
+	for _, state := range []string{"new", "existing"} {
+		s := openStore(t, path)
+		if !lockedForOthers(t, path) {
+			t.Errorf("%s database: SQLite holds no lock on it", state)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// lockedForOthers reports whether another program would find SQLite's shared lock on a database. It asks with the kind
+// of lock that belongs to an open file, since a process never meets its own of the other kind. Closing the file drops
+// those, so nothing can be asked afterwards.
+func lockedForOthers(t *testing.T, path string) bool {
+	t.Helper()
+	const (
+		ofdGetLock  = 36        // F_OFD_GETLK
+		sharedFirst = 1<<30 + 2 // SQLite's SHARED_FIRST and SHARED_SIZE
+		sharedSize  = 510
+	)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }() // nothing was written
+	ask := syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart, Start: sharedFirst, Len: sharedSize}
+	if err := syscall.FcntlFlock(file.Fd(), ofdGetLock, &ask); err != nil {
+		t.Fatal(err)
+	}
+	return ask.Type != syscall.F_UNLCK
 }
 
 func TestFilesAreTheirOwnersOnly(t *testing.T) {
@@ -219,7 +258,7 @@ func TestDatabaseOfAnotherProgramIsRefused(t *testing.T) {
 	refused(t, path, ErrForeign)
 }
 
-// TestDamagedFileIsRefused (F12).
+// TestDamagedFileIsRefused.
 func TestDamagedFileIsRefused(t *testing.T) {
 	sound := newPath(t)
 	s := openStore(t, sound)
