@@ -62,6 +62,7 @@ type Successor struct {
 	Attempt    int       // failures of this slot and revision so far
 	NotBefore  time.Time // backoff
 	ForRollout bool
+	Message    string // why the one before it failed, for people; empty = it did not
 }
 
 // Place names the host of a PROVISIONING row and starts its boot clock. ErrConflict when the row moved, the host is

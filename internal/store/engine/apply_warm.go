@@ -159,6 +159,6 @@ func (x *tx) succeed(p *poolRows, old pool.VM, s store.Successor) error {
 	if err != nil {
 		return err
 	}
-	vm.Attempt, vm.NotBefore, vm.ForRollout = s.Attempt, instant(s.NotBefore), s.ForRollout
+	vm.Attempt, vm.NotBefore, vm.ForRollout, vm.Message = s.Attempt, instant(s.NotBefore), s.ForRollout, clip(s.Message)
 	return x.putVM(vm)
 }
