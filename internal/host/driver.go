@@ -108,6 +108,14 @@ type Info struct {
 	Version     string // empty where the host does not tell
 	ExecEnabled bool
 	VMs         int
+	Limits      Limits
+}
+
+// Limits is what a host takes, as far as it tells: microvmd does, a flintlockd does not.
+type Limits struct {
+	MaxVMs        int // microVMs at one time; 0 = no limit, or not told
+	MemoryMB      int // MiB of all its microVMs; 0 = no limit, or not told
+	MinVMMemoryMB int // MiB of the smallest microVM; 0 = not told
 }
 
 // Fleet finds the driver of a registered host.

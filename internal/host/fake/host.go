@@ -213,7 +213,10 @@ func (h *Host) Exec(ctx context.Context, req host.ExecRequest, streams host.Exec
 func (h *Host) Info(ctx context.Context) (host.Info, error) {
 	var info host.Info
 	err := h.serve(ctx, Call{Op: Info}, host.CallTimeout, func(context.Context, *fault) error {
-		info = host.Info{Version: h.opts.Version, ExecEnabled: !h.opts.NoExec, VMs: len(h.list("", ""))}
+		info = host.Info{
+			Version: h.opts.Version, ExecEnabled: !h.opts.NoExec, VMs: len(h.list("", "")),
+			Limits: host.Limits{MaxVMs: h.opts.MaxVMs, MemoryMB: h.opts.MaxMemoryMB, MinVMMemoryMB: h.opts.MinMemoryMB},
+		}
 		return nil
 	})
 	return info, h.wrap(err, "ask for info")

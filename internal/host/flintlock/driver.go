@@ -113,12 +113,12 @@ func (d *Driver) List(ctx context.Context, namespace, name string) ([]host.VM, e
 }
 
 // list asks for a listing and trusts no filter of the host's: what was not asked for is dropped.
-func (d *Driver) list(ctx context.Context, namespace, name string) ([]host.VM, error) {
+func (d *Driver) list(ctx context.Context, namespace, name string, opts ...grpc.CallOption) ([]host.VM, error) {
 	req := &microvmv1alpha1.ListMicroVMsRequest{Namespace: namespace}
 	if name != "" {
 		req.Name = &name
 	}
-	answer, err := d.vms.ListMicroVMs(ctx, req)
+	answer, err := d.vms.ListMicroVMs(ctx, req, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -149,11 +149,12 @@ const nobody = "poolmgr-exec-probe"
 func (d *Driver) Info(ctx context.Context) (host.Info, error) {
 	var info host.Info
 	err := d.unary(ctx, opInfo, "ask for info", func(ctx context.Context) error {
-		vms, err := d.list(ctx, "", "")
+		var header metadata.MD
+		vms, err := d.list(ctx, "", "", grpc.Header(&header))
 		if err != nil {
 			return err
 		}
-		info.VMs = len(vms)
+		info.VMs, info.Limits = len(vms), readLimits(header)
 		info.ExecEnabled, err = d.probeExec(ctx)
 		return err
 	})

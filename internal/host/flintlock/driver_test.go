@@ -117,7 +117,7 @@ func TestInfo(t *testing.T) {
 	})
 }
 
-// TestEveryCallHasADeadline is pitfall 22: a host that takes packets and answers nothing.
+// TestEveryCallHasADeadline: a host that takes packets and answers nothing holds nobody up.
 func TestEveryCallHasADeadline(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit time.Duration

@@ -31,6 +31,9 @@ const (
 type Options struct {
 	// MinMemoryMB and MaxMemoryMB bound a machine's memory, in MiB; 0 = the defaults.
 	MinMemoryMB, MaxMemoryMB int
+	// HostMaxVMs and HostMemoryMB are what the whole host takes; 0 = no limit.
+	// They are told, and enforced by the backend.
+	HostMaxVMs, HostMemoryMB int
 	// DisableExec leaves MicroVMExec out, as a flintlockd does whose switch for
 	// it is off: calls answer UNIMPLEMENTED.
 	DisableExec bool
@@ -100,12 +103,14 @@ func (s *machineService) GetMicroVM(ctx context.Context, req *microvmv1alpha1.Ge
 	return &microvmv1alpha1.GetMicroVMResponse{Microvm: found}, nil
 }
 
-// ListMicroVMs shows machines in one answer.
+// ListMicroVMs shows machines in one answer, whose header tells the host's
+// limits.
 func (s *machineService) ListMicroVMs(ctx context.Context, req *microvmv1alpha1.ListMicroVMsRequest) (*microvmv1alpha1.ListMicroVMsResponse, error) {
 	found, err := s.list(ctx, req)
 	if err != nil {
 		return nil, err
 	}
+	_ = grpc.SetHeader(ctx, s.opts.limits()) // it fails only outside a gRPC call, and callers do without
 	return &microvmv1alpha1.ListMicroVMsResponse{Microvm: found}, nil
 }
 

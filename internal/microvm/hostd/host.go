@@ -63,8 +63,10 @@ func openBackend(ctx context.Context, opts Options, logger *slog.Logger) (microv
 // Register serves the host on a gRPC server that has not started yet.
 func (h *Host) Register(registrar grpc.ServiceRegistrar) {
 	flintlockapi.Register(registrar, h.backend, flintlockapi.Options{
-		MinMemoryMB: h.MinVMMemoryMB(),
-		Logger:      h.log,
+		MinMemoryMB:  h.MinVMMemoryMB(),
+		HostMaxVMs:   h.MaxVMs(),
+		HostMemoryMB: h.MemoryMB(),
+		Logger:       h.log,
 	})
 }
 
