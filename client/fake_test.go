@@ -35,6 +35,7 @@ type daemon struct {
 	lose      map[string]int             // by method: how many replies to lose after the work was done
 	taken     int                        // VMs handed out
 	hang      bool                       // ClaimVM does its work and then waits for the caller to go
+	slowPool  bool                       // GetPool waits for the caller to go
 	subs      []*pb.SubscribeRequest
 	batches   [][]int64 // ids that each Subscribe sends before it breaks; after the last it follows
 }
@@ -141,7 +142,11 @@ func (d *daemon) expire() {
 	clear(d.leases)
 }
 
-func (d *daemon) GetPool(context.Context, *pb.GetPoolRequest) (*pb.Pool, error) {
+func (d *daemon) GetPool(ctx context.Context, _ *pb.GetPoolRequest) (*pb.Pool, error) {
+	if d.slowPool {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return &pb.Pool{Spec: &pb.PoolSpec{
 		HeartbeatInterval: durationpb.New(d.interval), HeartbeatExpiryThreshold: durationpb.New(d.threshold),
 	}}, nil

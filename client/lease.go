@@ -204,6 +204,9 @@ func (l *Lease) interval() time.Duration {
 		every = min(every, left/3)
 	}
 	got, err := l.client.Pools().GetPool(l.ctx, &pb.GetPoolRequest{Ref: l.pool})
+	if err != nil && l.ctx.Err() != nil {
+		return max(every, minHeartbeat) // the lease was given back meanwhile: there is nothing to tell
+	}
 	if err != nil {
 		l.client.log.Info("pool could not be read, heartbeats by the lease's end", "pool", l.pool.GetName(), "every", every, "error", err)
 		return max(every, minHeartbeat)

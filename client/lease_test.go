@@ -1,8 +1,10 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,6 +61,25 @@ func TestHeartbeatFitsTheThreshold(t *testing.T) {
 		time.Sleep(10*time.Second + time.Millisecond)
 		if got := d.count("Heartbeat"); got != 10 {
 			t.Errorf("%d heartbeats in 10 s, want 10", got)
+		}
+	})
+}
+
+// A lease that is given back before its first heartbeat was even planned is nothing to tell anybody about.
+func TestAShortLeaseIsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDaemon()
+		d.slowPool = true
+		var told bytes.Buffer
+		c := connect(t, d, WithLogger(slog.New(slog.NewTextHandler(&told, nil))))
+		l := claim(t, c)
+		synctest.Wait()
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if told.Len() > 0 {
+			t.Errorf("told: %s", told.String())
 		}
 	})
 }

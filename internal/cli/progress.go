@@ -69,6 +69,8 @@ func (a *app) await(ctx context.Context, limit time.Duration, what string, look 
 	defer ticker.Stop()
 	state := "nothing is known yet"
 	for first := true; ; first = false {
+		ends, _ := bounded.Deadline()
+		lastLook := time.Until(ends) <= a.timeout // it ends with the wait, on both sides, and not with the call's own limit
 		done, now, err := look(bounded)
 		switch {
 		case err == nil && done:
@@ -76,7 +78,7 @@ func (a *app) await(ctx context.Context, limit time.Duration, what string, look 
 		case err == nil:
 			state = now
 			show.say(state)
-		case bounded.Err() != nil && ctx.Err() == nil:
+		case ctx.Err() == nil && (bounded.Err() != nil || lastLook && status.Code(err) == codes.DeadlineExceeded):
 			return waitError{fmt.Sprintf("waited %v for %s: %s", limit, what, state)}
 		case first || !passing(err):
 			return err

@@ -46,7 +46,7 @@ func TestSpecRoundTripEveryField(t *testing.T) {
 	}
 }
 
-// TestSpecRoundTripUnset: unset and explicit zero stay apart where they differ in meaning (pitfall 40).
+// TestSpecRoundTripUnset: unset and explicit zero stay apart where they differ in meaning.
 func TestSpecRoundTripUnset(t *testing.T) {
 	count := func(n int32) *poolmgrv1alpha1.RolloutPolicy {
 		return &poolmgrv1alpha1.RolloutPolicy{MaxUnavailable: &poolmgrv1alpha1.RolloutPolicy_Count{Count: n}}

@@ -18,7 +18,7 @@ import (
 	"poolmgr/internal/pool"
 )
 
-// TestTemplateHashGolden holds the promise that an upgrade rolls nobody's pools (pitfall 45): these hashes are stored
+// TestTemplateHashGolden holds the promise that an upgrade rolls nobody's pools: these hashes are stored
 // in users' databases. If this test fails, the encoding is wrong, never the vectors.
 func TestTemplateHashGolden(t *testing.T) {
 	data, err := os.ReadFile("testdata/hash_v1.json")

@@ -34,7 +34,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // RolloutAdmin watches and steers rollouts. Unknown pools are NOT_FOUND; a pool that is being deleted answers
-// FAILED_PRECONDITION to everything that would change it.
+// FAILED_PRECONDITION to everything.
 type RolloutAdminClient interface {
 	GetRollout(ctx context.Context, in *GetRolloutRequest, opts ...grpc.CallOption) (*RolloutStatus, error)
 	// Sends the status now and at every change, until the caller hangs up or the pool is gone.
@@ -155,7 +155,7 @@ func (c *rolloutAdminClient) PlanUpdate(ctx context.Context, in *PlanUpdateReque
 // for forward compatibility.
 //
 // RolloutAdmin watches and steers rollouts. Unknown pools are NOT_FOUND; a pool that is being deleted answers
-// FAILED_PRECONDITION to everything that would change it.
+// FAILED_PRECONDITION to everything.
 type RolloutAdminServer interface {
 	GetRollout(context.Context, *GetRolloutRequest) (*RolloutStatus, error)
 	// Sends the status now and at every change, until the caller hangs up or the pool is gone.
