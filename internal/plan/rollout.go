@@ -1,0 +1,80 @@
+package plan
+
+import (
+	"time"
+
+	"poolmgr/internal/pool"
+)
+
+// State is where a rollout stands, with the API's words.
+type State string
+
+// The states. BLOCKED and STALLED are not derived yet: a rollout that cannot move shows as PROGRESSING with its
+// explanations.
+const (
+	Progressing State = "PROGRESSING"
+	Paused      State = "PAUSED"
+	Completed   State = "COMPLETED"
+)
+
+// announce finds out what must be told about the pool as a whole.
+func (p *pass) announce() {
+	if short := p.plan.Ready < p.plan.Desired; short != p.pool.Short {
+		p.plan.Short = &short
+	}
+	p.plan.Complete = !p.pool.Rollout.Completed && p.complete()
+}
+
+// complete reports whether the rollout is over: no warm stale VM is left, and no VM that was made for the rollout is
+// still on its way. A rollout that nobody was told of (the first fill, or a return to a template whose VMs are all
+// there) is over when its revision has proved that it boots, or when there is nothing to make.
+func (p *pass) complete() bool {
+	for _, s := range p.slots {
+		for _, r := range s.rows {
+			if r.planned || p.stale(r) || (r.vm.ForRollout && p.comesUp(r)) {
+				return false
+			}
+		}
+	}
+	if len(p.plan.Condemn) > 0 || len(p.plan.Surge) > 0 {
+		return false
+	}
+	return p.pool.Rollout.Started || p.pool.Rollout.Proven || p.plan.Desired == 0
+}
+
+// comesUp reports whether a VM is still on its way: warming, or not available for min_ready yet.
+func (p *pass) comesUp(r *row) bool {
+	return r.vm.Phase.Warming() || r.vm.Ready() && !r.vm.CountsReady(p.pool, p.now)
+}
+
+// minReadyWakes notes when VMs begin to count, and when they come of age.
+func (p *pass) minReadyWakes() {
+	for _, s := range p.slots {
+		for _, r := range s.rows {
+			if r.planned || r.vm.Phase != pool.Available {
+				continue
+			}
+			if d := p.pool.Spec.Rollout.MinReady; d > 0 {
+				p.wake(r.vm.AvailableAt.Add(d))
+			}
+			if d := p.pool.Spec.MaxWarmAge; d > 0 {
+				p.wake(ageLimit(r.vm, d))
+			}
+		}
+	}
+}
+
+// RolloutState derives the state of a pool's rollout. First match wins.
+func RolloutState(w World, now time.Time) (State, string) {
+	p := newPass(w, now)
+	switch {
+	case w.Pool.Rollout.Completed:
+		return Completed, ""
+	case w.Pool.Spec.Rollout.Paused:
+		return Paused, "paused by request (rollout_policy.paused)"
+	case p.plan.Desired > 0 && p.plan.MaxUnavailable == 0 && p.plan.MaxSurge == 0:
+		return Paused, "max_unavailable and max_surge are both 0"
+	default:
+		return Progressing, ""
+	}
+}
