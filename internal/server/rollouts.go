@@ -1,0 +1,95 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	pb "poolmgr/api/poolmgr/v1alpha1"
+	"poolmgr/internal/plan"
+	"poolmgr/internal/pool"
+)
+
+type rolloutAdmin struct {
+	pb.UnimplementedRolloutAdminServer
+	*Server
+}
+
+// GetRollout tells where the rollout of a pool stands.
+func (s *rolloutAdmin) GetRollout(ctx context.Context, req *pb.GetRolloutRequest) (*pb.RolloutStatus, error) {
+	key, err := keyOf("pool", req.GetPool())
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.world(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := rolling(w.Pool); err != nil {
+		return nil, err
+	}
+	return rolloutStatus(w, plan.Compute(w, s.cfg.Now()), s.cfg.Now()), nil
+}
+
+// rolling refuses to talk of the rollouts of a pool that is being deleted.
+func rolling(p pool.Pool) error {
+	if p.Closing {
+		return pool.Errorf(pool.CodeFailedPrecondition, "pool %s is being deleted and has no rollout any more", p.Key())
+	}
+	return nil
+}
+
+// ListRevisions shows the stored revisions of a pool, the latest first.
+func (s *rolloutAdmin) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest) (*pb.ListRevisionsResponse, error) {
+	key, err := keyOf("pool", req.GetPool())
+	if err != nil {
+		return nil, err
+	}
+	view, err := s.cfg.Store.GetPool(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := rolling(view.Pool); err != nil {
+		return nil, err
+	}
+	revisions, err := s.cfg.Store.Revisions(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return encodeRevisions(view.Pool, revisions), nil
+}
+
+func encodeRevisions(p pool.Pool, revisions []pool.Revision) *pb.ListRevisionsResponse {
+	out := &pb.ListRevisionsResponse{}
+	for _, r := range slices.Backward(revisions) {
+		out.Revisions = append(out.Revisions, &pb.Revision{
+			Number: r.Number, TemplateHash: r.TemplateHash, CreatedAt: stamp(r.CreatedAt), Template: r.Template,
+			CreateCommands: r.CreateCommands, Current: r.Number == p.Revision,
+			LastCompleted: r.Number == p.Rollout.LastCompleted,
+		})
+	}
+	return out
+}
+
+func (s *rolloutAdmin) WatchRollout(*pb.WatchRolloutRequest, pb.RolloutAdmin_WatchRolloutServer) error {
+	return later("RolloutAdmin.WatchRollout", "follow Events.Subscribe, or repeat RolloutAdmin.GetRollout")
+}
+
+func (s *rolloutAdmin) PauseRollout(context.Context, *pb.PauseRolloutRequest) (*pb.RolloutStatus, error) {
+	return nil, later("RolloutAdmin.PauseRollout", "set rollout_policy.paused with PoolAdmin.UpdatePool")
+}
+
+func (s *rolloutAdmin) ResumeRollout(context.Context, *pb.ResumeRolloutRequest) (*pb.RolloutStatus, error) {
+	return nil, later("RolloutAdmin.ResumeRollout", "clear rollout_policy.paused with PoolAdmin.UpdatePool")
+}
+
+func (s *rolloutAdmin) RestartRollout(context.Context, *pb.RestartRolloutRequest) (*pb.RolloutStatus, error) {
+	return nil, later("RolloutAdmin.RestartRollout", "change the template a little with PoolAdmin.UpdatePool")
+}
+
+func (s *rolloutAdmin) UndoRollout(context.Context, *pb.UndoRolloutRequest) (*pb.RolloutStatus, error) {
+	return nil, later("RolloutAdmin.UndoRollout", "apply the earlier template with PoolAdmin.UpdatePool")
+}
+
+func (s *rolloutAdmin) PlanUpdate(context.Context, *pb.PlanUpdateRequest) (*pb.PlanUpdateResponse, error) {
+	return nil, later("RolloutAdmin.PlanUpdate", "")
+}
