@@ -88,10 +88,12 @@ ctl pool wait quickstart --available 2 --timeout 3m
 ctl pool get quickstart
 
 title "Claiming a VM, and running a command inside it"
+printf '\033[2m$ bin/poolmgrctl lease claim quickstart -o json\033[0m\n'
 t0=$(now)
 lease=$(bin/poolmgrctl lease claim quickstart -o json | sed -n 's/.*"leaseId": *"\([^"]*\)".*/\1/p')
 claim_ns=$(($(now) - t0))
 [ -n "$lease" ] || { echo "the claim printed no lease id" >&2; exit 1; }
+echo "claimed in $((claim_ns / 1000000)) ms: lease $lease"
 ctl lease exec "$lease" -- uname -a
 ctl lease exec "$lease" -- cat /proc/cmdline
 ctl lease heartbeat "$lease"
