@@ -78,10 +78,11 @@ func allFields() (engine.State, engine.Changes) {
 	lease, revision, event := everything[pool.Lease](&n), everything[pool.Revision](&n), everything[pool.Event](&n)
 	vm.Host, vm.Slot = host.Name, "" // a leased VM has no slot
 	lease.VM, vm.LeaseID = vm.ID, lease.ID
-	return engine.State{
+	state := engine.State{
 		Hosts: []pool.Host{host}, Pools: []pool.Pool{p}, VMs: []pool.VM{vm}, Leases: []pool.Lease{lease}, Revisions: []pool.Revision{revision},
 		FirstEvent: event.ID, LastEvent: event.ID,
-	}, engine.Changes{
+	}
+	changes := engine.Changes{
 		Hosts:     []engine.Change[pool.Host, string]{inserted(host.Name, host)},
 		Pools:     []engine.Change[pool.Pool, pool.Key]{inserted(web, p)},
 		VMs:       []engine.Change[pool.VM, string]{inserted(vm.ID, vm)},
@@ -89,6 +90,7 @@ func allFields() (engine.State, engine.Changes) {
 		Revisions: []pool.Revision{revision},
 		Events:    []pool.Event{event},
 	}
+	return state, changes
 }
 
 func TestEveryFieldSurvivesReopening(t *testing.T) {
