@@ -230,6 +230,8 @@ func TestDeletePool(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.filled(spec(2))
 		held := r.claim()
+		// Rows that no host accepted yet are reported as deleted too, without ever having been reported as made.
+		r.eventually("the leased VM is replaced", func() bool { return r.get().GetStatus().GetAvailableCount() == 2 })
 		_, err := r.pools.DeletePool(r.ctx(), &pb.DeletePoolRequest{Ref: webRef})
 		r.refused(err, codes.FailedPrecondition, "1 leased", "force")
 		if r.get().GetStatus().GetDeleting() {
