@@ -81,7 +81,7 @@ func TestWordsAreTheAPIs(t *testing.T) {
 		{"ClaimPreference", poolmgrv1alpha1.ClaimPreference(0).Descriptor(), []string{"CLAIM_PREFERENCE_UNSPECIFIED"}},
 		{"EventType", poolmgrv1alpha1.EventType(0).Descriptor(), []string{
 			"EVENT_TYPE_UNSPECIFIED",
-			"POOL_ROLLOUT_STALLED", "POOL_ROLLOUT_ROLLED_BACK", "POOL_ROLLOUT_PAUSED", "POOL_ROLLOUT_RESUMED",
+			"POOL_ROLLOUT_STALLED",
 		}},
 	} {
 		ours := constants(t, row.goType)

@@ -10,6 +10,9 @@ import (
 // MaxActions bounds the actions of one step, and so the size of a transaction.
 const MaxActions = 256
 
+// KeptRevisions is how many of a pool's latest revisions are kept, whether or not anything is made from them.
+const KeptRevisions = 10
+
 // Store is the memory of the daemon. Every verb is atomic and safe for concurrent use; what it returns is immutable.
 // Verbs that change something are durable when they return. All instants come from the caller (one now per verb).
 type Store interface {
@@ -53,20 +56,30 @@ type Pools interface {
 	CreatePool(ctx context.Context, c CreatePool) (pool.Pool, error)
 
 	// UpdatePool replaces the whole spec. A changed hash makes a new revision and starts a new rollout, with
-	// POOL_ROLLOUT_STARTED when that leaves any VM stale, leased ones included. NOT_FOUND without the pool, ABORTED when
-	// a named generation is not the present one, FAILED_PRECONDITION while it is being deleted.
+	// POOL_ROLLOUT_STARTED when that leaves any VM stale, leased ones included. A pause that is set or lifted does what
+	// SteerRollout does. NOT_FOUND without the pool, ABORTED when a named generation is not the present one,
+	// FAILED_PRECONDITION while it is being deleted.
 	UpdatePool(ctx context.Context, u UpdatePool) (pool.Pool, error)
 
 	// ClosePool begins a deletion: from then on there are no claims and its leases have ended; passes condemn the VMs in
 	// batches and the row goes with the last one. FAILED_PRECONDITION with held VMs unless forced; again is OK.
 	ClosePool(ctx context.Context, c ClosePool) error
 
+	// SteerRollout pauses, resumes, restarts or undoes the rollout of a pool; the pool's generation grows when something
+	// changed. NOT_FOUND without the pool, or for a revision that is not stored; FAILED_PRECONDITION while the pool is
+	// being deleted, or when there is nothing to undo to; INVALID_ARGUMENT for another verb. The events are
+	// POOL_ROLLOUT_PAUSED, _RESUMED and _ROLLED_BACK, and POOL_ROLLOUT_STARTED when a restart or an undo leaves any VM
+	// stale.
+	SteerRollout(ctx context.Context, s SteerRollout) (pool.Pool, error)
+
 	GetPool(ctx context.Context, key pool.Key) (PoolView, error)
 	ListPools(ctx context.Context, namespace string) ([]PoolView, error) // empty namespace = all; sorted by key
 	GetVM(ctx context.Context, id string) (pool.VM, error)
 	// ListVMs pages through VMs in order of id.
 	ListVMs(ctx context.Context, q VMQuery) ([]pool.VM, error)
-	Revisions(ctx context.Context, key pool.Key) ([]pool.Revision, error) // oldest first
+	// Revisions lists the stored revisions, oldest first: the last KeptRevisions, and those that were in use when the
+	// latest was made (the last completed one, and every VM's).
+	Revisions(ctx context.Context, key pool.Key) ([]pool.Revision, error)
 }
 
 // CreatePool asks for a new pool.
@@ -88,6 +101,28 @@ type UpdatePool struct {
 type ClosePool struct {
 	Pool  pool.Key
 	Force bool // also when VMs are held: their leases end
+	Actor string
+	Now   time.Time
+}
+
+// RolloutVerb is what a caller wants of a rollout.
+type RolloutVerb string
+
+// The verbs of SteerRollout.
+const (
+	RolloutPause   RolloutVerb = "PAUSE"   // nothing stale is replaced until it is resumed; again is OK and changes nothing
+	RolloutResume  RolloutVerb = "RESUME"  // lifts the pause; the clock and the failures of the rollout begin anew, paused or not
+	RolloutRestart RolloutVerb = "RESTART" // every VM is replaced, without a change of the template
+	RolloutUndo    RolloutVerb = "UNDO"    // template and create commands of an earlier revision, as a new revision
+)
+
+// SteerRollout asks for a change of how a pool's rollout goes on.
+type SteerRollout struct {
+	Pool pool.Key
+	Verb RolloutVerb
+	// To is the revision that UNDO goes back to; 0 = the last completed one or, when that is the current one or has its
+	// hash, the newest stored one of another hash.
+	To    int64
 	Actor string
 	Now   time.Time
 }

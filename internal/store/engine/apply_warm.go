@@ -13,6 +13,8 @@ func (x *tx) newRow(p *poolRows, id, slot string, revision int64) (pool.VM, erro
 	switch {
 	case p.pool.Closing:
 		return pool.VM{}, conflict("pool %s is being deleted", p.pool.Key())
+	case r == nil && revision >= 1 && revision <= p.pool.Revision:
+		return pool.VM{}, conflict("revision %d of pool %s is not kept any more", revision, p.pool.Key())
 	case r == nil:
 		return pool.VM{}, fmt.Errorf("pool %s has no revision %d to make VM %s from (this is a bug)", p.pool.Key(), revision, id)
 	case id == "" || slot == "":

@@ -200,14 +200,16 @@ func (e *Engine) publish(x *tx, c Changes) {
 	defer e.mu.Unlock()
 	m := e.published
 	put(c.Pools, m.setPool)
-	for _, r := range x.revisions {
-		p := m.pools[r.Pool]
-		p.revisions = append(p.revisions, r)
+	for i := range c.Revisions {
+		m.addRevision(&c.Revisions[i])
 	}
 	put(c.Hosts, m.setHost)
 	drop(c.Leases, m.setLease)
 	for _, change := range c.VMs {
 		m.setVM(change.Key, change.After)
+	}
+	for _, key := range c.Forgotten { // a removed VM's load was by the template of its revision
+		m.dropRevision(key)
 	}
 	put(c.Leases, m.setLease)
 	drop(c.Pools, m.setPool)
@@ -242,9 +244,7 @@ func (x *tx) changes() Changes {
 		Hosts:  diff(x.hosts.order, x.base.host, x.m.host, func(h *pool.Host) int64 { return h.Version }),
 		Events: x.events,
 	}
-	for _, r := range x.revisions {
-		c.Revisions = append(c.Revisions, *r)
-	}
+	c.Revisions, c.Forgotten = x.revisionChanges()
 	return c
 }
 

@@ -207,8 +207,8 @@ func describe(m *mirror) string {
 	var b strings.Builder
 	for _, key := range m.keys() {
 		p := m.pools[key]
-		fmt.Fprintf(&b, "%s v%d revisions %d kinds %v slots %v ready slots %d unplaced %d\n",
-			key, p.pool.Version, len(p.revisions), p.kinds, p.slots, p.readySlot, p.unplaced)
+		fmt.Fprintf(&b, "%s v%d revisions %v kinds %v slots %v ready slots %d unplaced %d\n",
+			key, p.pool.Version, revisionNumbers(p), p.kinds, p.slots, p.readySlot, p.unplaced)
 		for vm := range p.vms.all() {
 			fmt.Fprintf(&b, "  %s v%d %s %q lease %q\n", vm.ID, vm.Version, vm.Phase, vm.Slot, vm.LeaseID)
 		}

@@ -47,7 +47,14 @@ type Changes struct {
 	Leases    []Change[pool.Lease, string]
 	Hosts     []Change[pool.Host, string]
 	Revisions []pool.Revision // new ones; those of a removed pool go with it
+	Forgotten []RevisionKey   // revisions to remove, of pools that stay; removed after the VMs were written
 	Events    []pool.Event    // ids assigned, ascending
+}
+
+// RevisionKey names a revision.
+type RevisionKey struct {
+	Pool   pool.Key
+	Number int64
 }
 
 // Change is one row that was inserted (Before 0), updated, or removed (After nil).
@@ -59,5 +66,5 @@ type Change[R any, K comparable] struct {
 
 // Empty reports whether there is nothing to commit.
 func (c Changes) Empty() bool {
-	return len(c.Pools)+len(c.VMs)+len(c.Leases)+len(c.Hosts)+len(c.Revisions)+len(c.Events) == 0
+	return len(c.Pools)+len(c.VMs)+len(c.Leases)+len(c.Hosts)+len(c.Revisions)+len(c.Forgotten)+len(c.Events) == 0
 }

@@ -66,17 +66,6 @@ func (x *tx) knownHosts(s pool.Spec) error {
 	return faults.Err()
 }
 
-// newRevision is the stored template of a spec.
-func newRevision(s pool.Spec, number int64) pool.Revision {
-	return pool.Revision{
-		Pool:           s.Key,
-		Number:         number,
-		TemplateHash:   pool.TemplateHash(s.Template, s.CreateCommands),
-		Template:       s.Template,
-		CreateCommands: slices.Clone(s.CreateCommands),
-	}
-}
-
 // ownSpec copies what a caller could still write to. The template is shared: nobody writes to it.
 func ownSpec(s pool.Spec) pool.Spec {
 	s.Hosts = slices.Clone(s.Hosts)
@@ -109,6 +98,9 @@ func (e *Engine) UpdatePool(ctx context.Context, u store.UpdatePool) (pool.Pool,
 		})
 		if r.TemplateHash != p.TemplateHash {
 			x.startRollout(r)
+		}
+		if paused := u.Spec.Rollout.Paused; paused != p.Spec.Rollout.Paused {
+			x.notePause(key, u.Actor)
 		}
 		updated = x.m.pools[key].pool.Clone()
 		return nil

@@ -22,7 +22,7 @@ type tx struct {
 	vms       touched[string]
 	leases    touched[string]
 	hosts     touched[string]
-	revisions []*pool.Revision
+	revisions touched[RevisionKey]
 	events    []pool.Event
 	dirty     []pool.Key // pools to look at again; a key may come more than once
 	freed     []string   // hosts that have more room than before; likewise
@@ -48,11 +48,11 @@ func (t *touched[K]) add(key K) {
 
 // mark is a point to which a tx can go back.
 type mark struct {
-	journal, revisions, events, dirty, freed int
+	journal, events, dirty, freed int
 }
 
 func (x *tx) mark() mark {
-	return mark{len(x.journal), len(x.revisions), len(x.events), len(x.dirty), len(x.freed)}
+	return mark{len(x.journal), len(x.events), len(x.dirty), len(x.freed)}
 }
 
 // rollback takes back everything written since the mark.
@@ -62,7 +62,6 @@ func (x *tx) rollback(to mark) {
 		undo()
 	}
 	x.journal = x.journal[:to.journal]
-	x.revisions = x.revisions[:to.revisions]
 	x.events = x.events[:to.events]
 	x.dirty = x.dirty[:to.dirty]
 	x.freed = x.freed[:to.freed]
@@ -119,15 +118,6 @@ func (x *tx) writePool(key pool.Key, next *pool.Pool) {
 	x.m.setPool(key, next)
 	x.pools.add(key)
 	x.touch(key)
-}
-
-// addRevision stores a new template of a pool.
-func (x *tx) addRevision(r pool.Revision) {
-	p := x.m.pools[r.Pool]
-	n := len(p.revisions)
-	x.journal = append(x.journal, func() { p.revisions = p.revisions[:n:n] })
-	p.revisions = append(p.revisions, &r)
-	x.revisions = append(x.revisions, &r)
 }
 
 // putVM writes the row of a VM. It is the one place that every change of a phase goes through: a row begins as

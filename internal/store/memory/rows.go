@@ -16,13 +16,8 @@ type rows struct {
 	vms       map[string]pool.VM
 	leases    map[string]pool.Lease
 	hosts     map[string]pool.Host
-	revisions map[revisionKey]pool.Revision
+	revisions map[engine.RevisionKey]pool.Revision
 	events    []pool.Event
-}
-
-type revisionKey struct {
-	pool   pool.Key
-	number int64
 }
 
 func newRows() rows {
@@ -31,7 +26,7 @@ func newRows() rows {
 		vms:       map[string]pool.VM{},
 		leases:    map[string]pool.Lease{},
 		hosts:     map[string]pool.Host{},
-		revisions: map[revisionKey]pool.Revision{},
+		revisions: map[engine.RevisionKey]pool.Revision{},
 	}
 }
 
@@ -78,8 +73,13 @@ func (r *rows) check(c engine.Changes) error {
 		}
 	}
 	for _, revision := range c.Revisions {
-		if _, taken := r.revisions[revisionKey{revision.Pool, revision.Number}]; taken {
+		if _, taken := r.revisions[engine.RevisionKey{Pool: revision.Pool, Number: revision.Number}]; taken {
 			return fmt.Errorf("%w: revision %d of pool %s is there already", engine.ErrCorrupt, revision.Number, revision.Pool)
+		}
+	}
+	for _, key := range c.Forgotten {
+		if _, found := r.revisions[key]; !found {
+			return fmt.Errorf("%w: revision %d of pool %s is not there", engine.ErrCorrupt, key.Number, key.Pool)
 		}
 	}
 	for i, e := range c.Events {
@@ -130,9 +130,12 @@ func (r *rows) apply(c engine.Changes) error {
 	r.events = append(r.events, events...)
 	write(c.Pools, r.pools)
 	for _, revision := range c.Revisions {
-		r.revisions[revisionKey{revision.Pool, revision.Number}] = revision
+		r.revisions[engine.RevisionKey{Pool: revision.Pool, Number: revision.Number}] = revision
 	}
 	write(c.VMs, r.vms)
+	for _, key := range c.Forgotten {
+		delete(r.revisions, key)
+	}
 	write(c.Leases, r.leases)
 	write(c.Hosts, r.hosts)
 	for _, p := range c.Pools {
@@ -156,7 +159,7 @@ func write[R any, K comparable](changes []engine.Change[R, K], rows map[K]R) {
 // forget removes the revisions of a removed pool.
 func (r *rows) forget(key pool.Key) {
 	for k := range r.revisions {
-		if k.pool == key {
+		if k.Pool == key {
 			delete(r.revisions, k)
 		}
 	}

@@ -34,6 +34,7 @@ type sqlLog struct {
 	leases     writer[pool.Lease, string]
 	hosts      writer[pool.Host, string]
 	revision   *sql.Stmt
+	forget     *sql.Stmt
 	event      *sql.Stmt
 }
 
@@ -50,6 +51,7 @@ func (l *sqlLog) prepare(ctx context.Context) error {
 	l.leases = prepare(ctx, l.conn, leaseTable, s)
 	l.hosts = prepare(ctx, l.conn, hostTable, s)
 	l.revision = s.prepare(ctx, l.conn, revisionTable.insertSQL())
+	l.forget = s.prepare(ctx, l.conn, forgetRevision)
 	l.event = s.prepare(ctx, l.conn, insertEvent)
 	return s.err
 }
@@ -151,6 +153,11 @@ func (l *sqlLog) write(ctx context.Context, c engine.Changes) error {
 	if err := l.vms.write(ctx, c.VMs); err != nil {
 		return err
 	}
+	for _, key := range c.Forgotten {
+		if err := l.forgetRevision(ctx, key); err != nil {
+			return err
+		}
+	}
 	if err := l.leases.write(ctx, c.Leases); err != nil {
 		return err
 	}
@@ -167,9 +174,19 @@ func (l *sqlLog) addRevision(ctx context.Context, r *pool.Revision) error {
 	if err != nil {
 		return err
 	}
-	key := revisionTable.keyOf(revisionKey{r.Pool, r.Number})
+	key := revisionTable.keyOf(engine.RevisionKey{Pool: r.Pool, Number: r.Number})
 	if _, err := l.revision.ExecContext(ctx, append(key, rest...)...); err != nil {
 		return fmt.Errorf("write revision %d of %s: %w", r.Number, r.Pool, err)
+	}
+	return nil
+}
+
+// forgetRevision removes a revision that a pool needs no more. It has no version: it is there as it was written.
+const forgetRevision = "DELETE FROM revisions WHERE namespace = ? AND pool = ? AND number = ?"
+
+func (l *sqlLog) forgetRevision(ctx context.Context, key engine.RevisionKey) error {
+	if err := exactlyOne(l.forget.ExecContext(ctx, revisionTable.keyOf(key)...)); err != nil {
+		return fmt.Errorf("remove revision %d of %s: %w", key.Number, key.Pool, err)
 	}
 	return nil
 }

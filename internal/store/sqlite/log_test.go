@@ -90,6 +90,7 @@ func TestWhatMustNeverBeFalseIsRefused(t *testing.T) {
 		"the removal of a VM that is leased": {VMs: []engine.Change[pool.VM, string]{{Key: "web-00000001", Before: 1}}},
 		"the removal of a pool with VMs":     {Pools: []engine.Change[pool.Pool, pool.Key]{{Key: web, Before: 1}}},
 		"an event id that is taken":          {Events: []pool.Event{{ID: 1}}},
+		"the removal of no revision":         {Forgotten: []engine.RevisionKey{{Pool: web, Number: 1}}},
 		"a revision of no pool":              {Revisions: []pool.Revision{{Pool: pool.Key{Name: "none"}, Number: 1, Template: template("")}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,6 +261,7 @@ func TestQueriesUseTheirIndex(t *testing.T) {
 		vmTable.deleteSQL():    "SEARCH vms USING INDEX sqlite_autoindex_vms_1 (id=?)",
 		leaseTable.updateSQL(): "SEARCH leases USING INDEX sqlite_autoindex_leases_1 (id=?)",
 		leaseTable.deleteSQL(): "SEARCH leases USING INDEX sqlite_autoindex_leases_1 (id=?)",
+		forgetRevision:         "SEARCH revisions USING INDEX sqlite_autoindex_revisions_1 (namespace=? AND pool=? AND number=?)",
 		poolTable.updateSQL():  "SEARCH pools USING INDEX sqlite_autoindex_pools_1 (namespace=? AND name=?)",
 	} {
 		plan := queryPlan(t, l, text)

@@ -13,6 +13,7 @@ import (
 
 	"poolmgr/internal/pool"
 	"poolmgr/internal/store"
+	"poolmgr/internal/store/engine"
 )
 
 //go:embed migrations/*.sql
@@ -119,7 +120,7 @@ func adoptHash(ctx context.Context, tx *sql.Tx, spec pool.Spec) error {
 	if err != nil {
 		return err
 	}
-	key := revisionTable.keyOf(revisionKey{spec.Key, 1})
+	key := revisionTable.keyOf(engine.RevisionKey{Pool: spec.Key, Number: 1})
 	if _, err := tx.ExecContext(ctx, revisionTable.insertSQL(), append(key, rest...)...); err != nil {
 		return err
 	}

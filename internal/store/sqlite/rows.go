@@ -9,6 +9,7 @@ import (
 
 	"poolmgr/api/flintlock/vmtypes"
 	"poolmgr/internal/pool"
+	"poolmgr/internal/store/engine"
 )
 
 // share gives the one copy of a text that many rows have: names of pools and hosts, hashes.
@@ -135,18 +136,12 @@ var leaseTable = table[pool.Lease, string]{
 	},
 }
 
-// revisionKey names a revision.
-type revisionKey struct {
-	pool   pool.Key
-	number int64
-}
-
 // revisionTable has no versions, since a revision never changes.
-var revisionTable = table[pool.Revision, revisionKey]{
+var revisionTable = table[pool.Revision, engine.RevisionKey]{
 	name:  "revisions",
 	key:   []string{"namespace", "pool", "number"},
 	rest:  []string{"template_hash", "template", "create_commands", "created_at"},
-	keyOf: func(k revisionKey) []any { return []any{k.pool.Namespace, k.pool.Name, k.number} },
+	keyOf: func(k engine.RevisionKey) []any { return []any{k.Pool.Namespace, k.Pool.Name, k.Number} },
 	fixOf: func(*pool.Revision) []any { return nil },
 	restOf: func(r *pool.Revision) ([]any, error) {
 		template, err := marshal(r.Template)

@@ -99,7 +99,7 @@ func (w *writer[R, K]) write(ctx context.Context, changes []engine.Change[R, K])
 func (w *writer[R, K]) writeOne(ctx context.Context, c engine.Change[R, K]) error {
 	key := w.keyOf(c.Key)
 	if c.After == nil {
-		return w.exactlyOne(w.remove.ExecContext(ctx, append(key, c.Before)...))
+		return exactlyOne(w.remove.ExecContext(ctx, append(key, c.Before)...))
 	}
 	rest, err := w.restOf(c.After)
 	if err != nil {
@@ -110,12 +110,12 @@ func (w *writer[R, K]) writeOne(ctx context.Context, c engine.Change[R, K]) erro
 		_, err := w.insert.ExecContext(ctx, slices.Concat(key, fixed, rest)...)
 		return err
 	}
-	return w.exactlyOne(w.update.ExecContext(ctx, append(slices.Concat(rest, key, fixed), c.Before)...))
+	return exactlyOne(w.update.ExecContext(ctx, append(slices.Concat(rest, key, fixed), c.Before)...))
 }
 
 // exactlyOne is the check of every conditional write. The row's key stays out of the error, since that of a lease is a
 // credential.
-func (w *writer[R, K]) exactlyOne(result sql.Result, err error) error {
+func exactlyOne(result sql.Result, err error) error {
 	if err != nil {
 		return err
 	}

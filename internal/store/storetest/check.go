@@ -105,6 +105,11 @@ func (c *checker) revisions(ctx context.Context, s store.Snapshot) map[int64]poo
 		by[r.Number] = r
 	}
 	c.want(newest == p.Revision && by[newest].TemplateHash == p.TemplateHash, "%s: is at revision %d, the newest is %d", p.Key(), p.Revision, newest)
+	for n := max(1, p.Revision-store.KeptRevisions+1); n <= p.Revision; n++ {
+		c.want(by[n].Number == n, "%s: revision %d, one of the last, is not stored", p.Key(), n)
+	}
+	last := p.Rollout.LastCompleted
+	c.want(last == 0 || by[last].Number == last, "%s: the last completed revision %d is not stored", p.Key(), last)
 	c.want(p.Generation >= 1 && p.Version >= 1, "%s: generation %d, version %d", p.Key(), p.Generation, p.Version)
 	c.want(len(p.Rollout.Failures) <= pool.MaxFailures, "%s: %d failures are kept", p.Key(), len(p.Rollout.Failures))
 	c.want(p.Rollout.Completed != p.Rollout.CompletedAt.IsZero(), "%s: completed %v at %v", p.Key(), p.Rollout.Completed, p.Rollout.CompletedAt)

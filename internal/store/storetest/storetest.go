@@ -27,6 +27,9 @@ func Run(t *testing.T, newStorage func(t *testing.T) Opener) {
 	}{
 		{"Pools", poolTests},
 		{"Rollout", rolloutTests},
+		{"Steer", steerTests},
+		{"Undo", undoTests},
+		{"Revisions", revisionTests},
 		{"Warm", warmTests},
 		{"Boot", bootTests},
 		{"Claims", claimTests},

@@ -148,10 +148,15 @@ func (w *walker) lease() (string, error) {
 // world changes what is around the VMs.
 func (w *walker) world() (string, error) {
 	ctx := w.Context()
-	switch w.rng.IntN(6) {
+	switch w.rng.IntN(8) {
 	case 0:
 		w.reopen()
 		return "reopen", nil
+	case 6, 7:
+		verbs := []store.RolloutVerb{store.RolloutPause, store.RolloutResume, store.RolloutRestart, store.RolloutUndo}
+		s := store.SteerRollout{Pool: key, Verb: verbs[w.rng.IntN(len(verbs))], To: w.rng.Int64N(4), Now: w.now}
+		_, err := w.store.SteerRollout(ctx, s)
+		return fmt.Sprintf("%+v", s), err
 	case 1:
 		_, err := w.store.CordonHost(ctx, "host-b", w.rng.IntN(2) == 0, "", w.now)
 		return "cordon", err
