@@ -14,7 +14,7 @@ import (
 
 func (a *app) poolCommands() *cobra.Command {
 	return group("pool", "Make, change, look at and remove pools",
-		a.poolApply("create"), a.poolApply("update"), a.poolGet(), a.poolList(), a.poolDelete(), a.poolWait())
+		a.poolApply("create"), a.poolApply("update"), a.poolPlan(), a.poolGet(), a.poolList(), a.poolDelete(), a.poolWait())
 }
 
 // poolTable shows pools in the columns that scripts rely on.

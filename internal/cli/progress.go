@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -46,6 +47,18 @@ func (p *progress) say(text string) {
 		fmt.Fprintln(p.w, text)
 	}
 	p.last = text
+}
+
+// barWidth is the number of characters inside a bar.
+const barWidth = 16
+
+// bar draws how much of a total is done; it is full only when everything is, and empty text without a total.
+func bar(done, total int) string {
+	if total <= 0 {
+		return ""
+	}
+	n := min(max(done, 0), total) * barWidth / total
+	return "[" + strings.Repeat("#", n) + strings.Repeat(".", barWidth-n) + "] "
 }
 
 // done takes the changing line away.

@@ -13,7 +13,8 @@ import (
 )
 
 func (a *app) rolloutCommands() *cobra.Command {
-	return group("rollout", "Watch the replacement of VMs by those of a new template", a.rolloutStatus())
+	return group("rollout", "Watch and steer the replacement of VMs by those of a new template",
+		a.rolloutStatus(), a.rolloutPause(), a.rolloutResume(), a.rolloutRestart(), a.rolloutUndo(), a.rolloutHistory())
 }
 
 // stateWord is a rollout's state without the wire's prefix; empty without a state.
@@ -88,14 +89,18 @@ func (a *app) awaitRollout(ctx context.Context, pool string, first *pb.RolloutSt
 			return false, "", failf(codes.Aborted, "the rollout of pool %s to revision %d is stalled, with %d of %d VMs replaced%s",
 				title(a.ref(pool)), status.GetRevision(), status.GetReplaced(), status.GetTotal(), because(status))
 		}
-		return false, rolloutState(status), nil
+		return false, a.rolloutState(status), nil
 	})
 	return status, err
 }
 
-// rolloutState tells how far a rollout is, and what holds it up.
-func rolloutState(r *pb.RolloutStatus) string {
-	state := fmt.Sprintf("%s: %d of %d VMs replaced (revision %d)", stateWord(r.GetState()), r.GetReplaced(), r.GetTotal(), r.GetRevision())
+// rolloutState tells how far a rollout is, and what holds it up. On a terminal it also draws it.
+func (a *app) rolloutState(r *pb.RolloutStatus) string {
+	state := stateWord(r.GetState()) + ": "
+	if a.terminal {
+		state += bar(int(r.GetReplaced()), int(r.GetTotal()))
+	}
+	state += fmt.Sprintf("%d of %d VMs replaced (revision %d)", r.GetReplaced(), r.GetTotal(), r.GetRevision())
 	if n := r.GetFailures(); n > 0 {
 		state += fmt.Sprintf(", %d failed", n)
 	}

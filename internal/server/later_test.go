@@ -21,10 +21,7 @@ import (
 
 // laterRPCs are the calls that come with later releases. A new one is put here, or served.
 var laterRPCs = []string{
-	"Guest.Connect",
-	"RolloutAdmin.PauseRollout", "RolloutAdmin.PlanUpdate", "RolloutAdmin.RestartRollout", "RolloutAdmin.ResumeRollout",
-	"RolloutAdmin.UndoRollout", "RolloutAdmin.WatchRollout",
-	"VMAdmin.DeleteVM", "VMAdmin.ReleaseQuarantinedVM",
+	"Guest.Connect", "VMAdmin.DeleteVM", "VMAdmin.ReleaseQuarantinedVM",
 }
 
 // files hold the services.

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	pb "poolmgr/api/poolmgr/v1alpha1"
-	"poolmgr/internal/plan"
 	"poolmgr/internal/pool"
 )
 
@@ -20,14 +19,8 @@ func (s *rolloutAdmin) GetRollout(ctx context.Context, req *pb.GetRolloutRequest
 	if err != nil {
 		return nil, err
 	}
-	w, err := s.world(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	if err := rolling(w.Pool); err != nil {
-		return nil, err
-	}
-	return rolloutStatus(w, plan.Compute(w, s.cfg.Now()), s.cfg.Now()), nil
+	now, _, err := s.look(ctx, key)
+	return now, err
 }
 
 // rolling refuses to talk of the rollouts of a pool that is being deleted.
@@ -68,28 +61,4 @@ func encodeRevisions(p pool.Pool, revisions []pool.Revision) *pb.ListRevisionsRe
 		})
 	}
 	return out
-}
-
-func (s *rolloutAdmin) WatchRollout(*pb.WatchRolloutRequest, pb.RolloutAdmin_WatchRolloutServer) error {
-	return later("RolloutAdmin.WatchRollout", "follow Events.Subscribe, or repeat RolloutAdmin.GetRollout")
-}
-
-func (s *rolloutAdmin) PauseRollout(context.Context, *pb.PauseRolloutRequest) (*pb.RolloutStatus, error) {
-	return nil, later("RolloutAdmin.PauseRollout", "set rollout_policy.paused with PoolAdmin.UpdatePool")
-}
-
-func (s *rolloutAdmin) ResumeRollout(context.Context, *pb.ResumeRolloutRequest) (*pb.RolloutStatus, error) {
-	return nil, later("RolloutAdmin.ResumeRollout", "clear rollout_policy.paused with PoolAdmin.UpdatePool")
-}
-
-func (s *rolloutAdmin) RestartRollout(context.Context, *pb.RestartRolloutRequest) (*pb.RolloutStatus, error) {
-	return nil, later("RolloutAdmin.RestartRollout", "change the template a little with PoolAdmin.UpdatePool")
-}
-
-func (s *rolloutAdmin) UndoRollout(context.Context, *pb.UndoRolloutRequest) (*pb.RolloutStatus, error) {
-	return nil, later("RolloutAdmin.UndoRollout", "apply the earlier template with PoolAdmin.UpdatePool")
-}
-
-func (s *rolloutAdmin) PlanUpdate(context.Context, *pb.PlanUpdateRequest) (*pb.PlanUpdateResponse, error) {
-	return nil, later("RolloutAdmin.PlanUpdate", "")
 }

@@ -102,8 +102,9 @@ func checkEvents(t *testing.T, d *daemon) {
 		}
 	}
 	half := events[len(events)/2].GetId()
-	rest := d.events("--after", itoa(half))
-	if len(rest) == 0 || rest[0].GetId() != half+1 || !slices.EqualFunc(rest, events[len(events)/2+1:], sameEvent) {
+	// The VM that was released last is still going and being replaced, so more may have come since the first read.
+	rest, want := d.events("--after", itoa(half)), events[len(events)/2+1:]
+	if len(rest) < len(want) || rest[0].GetId() != half+1 || !slices.EqualFunc(rest[:len(want)], want, sameEvent) {
 		t.Errorf("resuming after %d did not give the rest", half)
 	}
 }
