@@ -483,7 +483,7 @@ func (x *Revision) GetLastCompleted() bool {
 
 type PlanUpdateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The whole new spec of a pool that exists. Required.
+	// The whole new spec, of a pool that exists or of one that would be created. Required.
 	Spec          *PoolSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
