@@ -12,7 +12,7 @@ import (
 	"poolmgr/internal/store"
 )
 
-// The tests here are the lines of the design's list of pitfalls that concern hosts and provisioning, by number.
+// The tests here are lines of docs/pitfalls.md that concern hosts and provisioning, by number.
 
 // rows are the pool's rows at the moment.
 func (r *rig) rows() []pool.VM {
