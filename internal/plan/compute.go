@@ -31,6 +31,7 @@ func Compute(w World, now time.Time) Plan {
 	p.refresh()
 	p.leases()
 	p.announce()
+	p.judge()
 	p.explain()
 	slices.SortFunc(p.plan.Condemn, func(a, b Condemn) int { return strings.Compare(a.VM, b.VM) })
 	slices.SortFunc(p.plan.Surge, func(a, b Surge) int { return cmp.Compare(a.Slot, b.Slot) })
@@ -48,8 +49,11 @@ type pass struct {
 	rooms *rooms
 	plan  Plan
 
+	fallback fallback
+
 	noRoom  string // why a row could not be placed, grown or refreshed, when that happened
 	waiting int    // due VMs that the budget or a want of room holds back
+	refused int    // stale ones among them
 }
 
 func newPass(w World, now time.Time) *pass {
@@ -63,14 +67,20 @@ func newPass(w World, now time.Time) *pass {
 			p.held++
 		}
 	}
-	policy := w.Pool.Spec.Rollout
 	p.plan.Slots = len(p.slots)
 	p.plan.Ready = p.ready()
-	p.plan.Desired = w.Pool.Spec.Desired(len(p.slots), p.held)
-	p.plan.MaxUnavailable = policy.MaxUnavailable.Of(p.plan.Desired, 1)
-	p.plan.MaxSurge = policy.MaxSurge.Of(p.plan.Desired, 0)
 	p.plan.Revision = w.Pool.Revision
+	p.want(w.Pool.Spec.Desired(len(p.slots), p.held))
+	p.fallBack()
 	return p
+}
+
+// want sets the desired number of slots, and the limits that are parts of it.
+func (p *pass) want(desired int) {
+	policy := p.pool.Spec.Rollout
+	p.plan.Desired = desired
+	p.plan.MaxUnavailable = policy.MaxUnavailable.Of(desired, 1)
+	p.plan.MaxSurge = policy.MaxSurge.Of(desired, 0)
 }
 
 // ready is the number of slots with a VM that counts as available.
@@ -106,6 +116,9 @@ func (p *pass) stale(r *row) bool { return !r.planned && r.vm.Stale(p.pool) }
 func (p *pass) condemn(s *slot, r *row, c Condemn) {
 	s.rows = slices.DeleteFunc(s.rows, func(x *row) bool { return x == r })
 	c.VM, c.Version, c.Slot = r.vm.ID, r.vm.Version, s.id
+	if c.Successor {
+		c.Revision = p.revisionFor(s.id)
+	}
 	p.plan.Condemn = append(p.plan.Condemn, c)
 	p.rooms.leave(r.vm)
 	if c.Successor {
@@ -128,7 +141,7 @@ func unguarded(reason pool.Reason, successor bool) Condemn {
 // closing empties a pool that is being deleted: everything goes, held VMs too, because their leases ended when the
 // pool was closed. The row itself goes with the last one.
 func closing(w World) Plan {
-	p := Plan{Remove: len(w.VMs) == 0, Revision: w.Pool.Revision}
+	p := Plan{Remove: len(w.VMs) == 0, Revision: w.Pool.Revision, State: w.Pool.State()}
 	for _, v := range w.VMs {
 		if v.Phase != pool.Deleting {
 			c := unguarded(pool.ReasonPoolDeleted, false)

@@ -34,6 +34,8 @@ type dryRun struct {
 
 func newDryRun(w World, next pool.Pool, now time.Time) *dryRun {
 	w.Pool = next.Clone()
+	// In a dry run every VM comes up, so that no rollout has failed or stalls.
+	w.Pool.Rollout.Announced, w.Pool.Rollout.LastSuccess, w.Pool.Rollout.Failures = "", time.Time{}, nil
 	w.VMs, w.Hosts = slices.Clone(w.VMs), slices.Clone(w.Hosts)
 	d := &dryRun{world: w, now: now, boot: nominalBoot, rooms: newRooms(w), hosts: map[string]int{}, own: map[string]bool{}}
 	for i, h := range w.Hosts {
@@ -89,7 +91,7 @@ func (d *dryRun) carryOut(p Plan) {
 		at[v.ID] = i
 	}
 	for _, c := range p.Condemn {
-		d.condemn(at[c.VM], c, p.Revision)
+		d.condemn(at[c.VM], c)
 	}
 	for _, x := range p.Place {
 		v := &d.world.VMs[at[x.VM]]
@@ -102,7 +104,7 @@ func (d *dryRun) carryOut(p Plan) {
 		}
 	}
 	for _, x := range p.Surge {
-		d.add(x.Slot, p.Revision, 0, true)
+		d.add(x.Slot, x.Revision, 0, true)
 	}
 	first := d.world.Pool.NextSlot == 0
 	for range p.Grow {
@@ -111,7 +113,7 @@ func (d *dryRun) carryOut(p Plan) {
 	}
 }
 
-func (d *dryRun) condemn(i int, c Condemn, revision int64) {
+func (d *dryRun) condemn(i int, c Condemn) {
 	v := &d.world.VMs[i]
 	if d.own[v.ID] && v.Phase.Warm() {
 		d.forecast.Order = append(d.forecast.Order, v.ID)
@@ -125,7 +127,7 @@ func (d *dryRun) condemn(i int, c Condemn, revision int64) {
 	forRollout := c.Reason == pool.ReasonRollout || v.Phase.Warming() && v.ForRollout
 	v.Phase, v.Slot, v.Reason = pool.Deleting, "", c.Reason
 	if c.Successor {
-		d.add(c.Slot, revision, c.Attempt, forRollout) // v points into the old rows from here on
+		d.add(c.Slot, c.Revision, c.Attempt, forRollout) // v points into the old rows from here on
 	}
 }
 

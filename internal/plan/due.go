@@ -12,13 +12,13 @@ import (
 // together would all reach their age in the same minute.
 const ageJitter = 0.1
 
-// due says why an available VM should be replaced although it works, and "" when it may stay. A paused rollout holds
-// back stale VMs only as far as they are stale: age and drains go on.
+// due says why an available VM should be replaced although it works, and "" when it may stay. A rollout that is paused
+// or STALLED holds back stale VMs only as far as they are stale: age and drains go on.
 func (p *pass) due(r *row) pool.Reason {
 	switch {
 	case r.planned || r.vm.Phase != pool.Available:
 		return ""
-	case r.vm.Stale(p.pool) && !p.pool.Spec.Rollout.Paused:
+	case r.vm.Stale(p.pool) && (!p.stays(r) || p.lacksTrial() && !p.pool.Spec.Rollout.Paused):
 		return pool.ReasonRollout
 	case p.overAge(r.vm):
 		return pool.ReasonMaxAge

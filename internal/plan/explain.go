@@ -18,6 +18,9 @@ func (p *pass) explain() {
 		p.say("%d of %d slots are not filled: %s", missing-p.plan.Grow, p.plan.Desired,
 			cmp.Or(p.noRoom, "more rows follow in the next pass"))
 	}
+	if f := p.fallback; f.active() {
+		p.say("the rollout of revision %d gets nowhere: %s; %s", p.pool.Revision, f.why, f.meanwhile(p.pool))
+	}
 	if n := p.staleAvailable(); n > 0 && p.pool.Spec.Rollout.Paused {
 		p.say("stale VMs that stay: %d; the rollout is paused by request (rollout_policy.paused)", n)
 	}

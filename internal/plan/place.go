@@ -19,6 +19,7 @@ type waiting struct {
 // but their room reserved: they hold up no row that could start now. So do the successors that this plan makes.
 func (p *pass) place() {
 	rows, planned := p.unplaced()
+	busy := p.careful()
 	for _, w := range rows {
 		memory := p.rooms.needs(w.row.vm)
 		if w.rests {
@@ -26,7 +27,13 @@ func (p *pass) place() {
 			p.rooms.reserve(memory, false)
 			continue
 		}
+		tries := p.fallback.active() && p.fallback.target == nil && !p.stale(w.row)
+		if tries && busy {
+			p.rooms.reserve(memory, false)
+			continue
+		}
 		host, ok := p.rooms.take(memory, vacancy{})
+		busy = busy || ok && tries
 		if !ok {
 			w.row.stuck = true
 			p.blocked(memory)
@@ -38,6 +45,19 @@ func (p *pass) place() {
 	for range planned {
 		p.rooms.reserve(p.rooms.memory, true)
 	}
+}
+
+// careful reports whether a VM of the current revision is being started: a rollout that fails, with no earlier revision to
+// fall back on, goes on with one at a time.
+func (p *pass) careful() bool {
+	for _, s := range p.slots {
+		for _, r := range s.rows {
+			if !r.planned && r.vm.Phase.Warming() && r.vm.Host != "" && p.hosts[r.vm.Host] && !p.stale(r) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // unplaced lists the rows without a host in the order in which they get one, and counts those that this plan makes.

@@ -34,6 +34,13 @@ func worlds(t *rapid.T) World {
 		},
 		TemplateHash: "new", Revision: 3,
 	}}
+	w.Revisions = []pool.Revision{{Number: 1, TemplateHash: "older"}, {Number: 2, TemplateHash: "old"}, {Number: 3, TemplateHash: "new"}}
+	w.Pool.Rollout.LastCompleted = int64(rapid.IntRange(0, 3).Draw(t, "last completed"))
+	w.Pool.Rollout.Announced = rapid.SampledFrom([]State{"", Paused, Blocked, Stalled}).Draw(t, "announced")
+	w.Pool.Rollout.LastSuccess = epochStart.Add(-time.Duration(rapid.IntRange(0, 20).Draw(t, "last success")) * time.Minute)
+	for i := range rapid.IntRange(0, 5).Draw(t, "failures") {
+		w.Pool.Rollout.Failures = append(w.Pool.Rollout.Failures, pool.Failure{VM: fmt.Sprintf("failed-%d", i), Host: fmt.Sprintf("host-%d", i%2)})
+	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "hosts") {
 		w.Hosts = append(w.Hosts, pool.HostLoad{Host: pool.Host{
 			Name: fmt.Sprintf("host-%d", i), Reachable: rapid.IntRange(0, 4).Draw(t, "reachable") > 0,
@@ -47,6 +54,9 @@ func worlds(t *rapid.T) World {
 	load(&w)
 	return w
 }
+
+// revisionOf is the revision of each template of worlds.
+var revisionOf = map[string]int64{"older": 1, "old": 2, "new": 3}
 
 func limits(t *rapid.T, name string) pool.Limit {
 	return pool.Limit{
@@ -66,6 +76,7 @@ func vms(t *rapid.T, i int, hosts []pool.HostLoad) pool.VM {
 		CreatedAt:    epochStart.Add(-time.Duration(rapid.IntRange(1, 7200).Draw(t, "age")) * time.Second),
 		ForRollout:   rapid.Bool().Draw(t, "for rollout"),
 	}
+	v.Revision = revisionOf[v.TemplateHash]
 	if v.Phase.Warm() {
 		v.Slot = fmt.Sprintf("s%d", rapid.IntRange(0, 8).Draw(t, "slot"))
 	}
@@ -132,10 +143,16 @@ func extraRows(w World) int {
 // carryOut does what a plan says, as the executor and the store would.
 func carryOut(w World, p Plan, now time.Time, next *int) World {
 	w = clone(w)
-	add := func(slot string, rollout bool) {
+	add := func(slot string, revision int64, rollout bool) {
 		*next++
+		hash := w.Pool.TemplateHash
+		for _, r := range w.Revisions {
+			if r.Number == revision {
+				hash = r.TemplateHash
+			}
+		}
 		w.VMs = append(w.VMs, pool.VM{
-			ID: fmt.Sprintf("new-%03d", *next), Slot: slot, Phase: pool.Provisioning, TemplateHash: w.Pool.TemplateHash,
+			ID: fmt.Sprintf("new-%03d", *next), Slot: slot, Phase: pool.Provisioning, Revision: revision, TemplateHash: hash,
 			Restart: w.Pool.Restart, CreatedAt: now, Version: 1, Health: pool.HealthGood, ForRollout: rollout,
 		})
 	}
@@ -146,17 +163,27 @@ func carryOut(w World, p Plan, now time.Time, next *int) World {
 		v := at(c.VM)
 		v.Phase, v.Slot, v.Reason = pool.Deleting, "", c.Reason
 		if c.Successor {
-			add(c.Slot, true)
+			add(c.Slot, c.Revision, true)
 		}
 	}
 	for _, x := range p.Place {
 		at(x.VM).Host = x.Host
 	}
 	for _, x := range p.Surge {
-		add(x.Slot, true)
+		add(x.Slot, x.Revision, true)
 	}
-	for range p.Grow {
-		add(fmt.Sprintf("g%03d", *next), false)
+	for i := range p.Grow {
+		revision := p.Revision
+		if i == 0 && p.Trial {
+			revision = w.Pool.Revision
+		}
+		add(fmt.Sprintf("g%03d", *next), revision, false)
+	}
+	if p.Announce {
+		w.Pool.Rollout.Announced = p.State
+		if p.State == Progressing {
+			w.Pool.Rollout.Announced = ""
+		}
 	}
 	load(&w)
 	return w
@@ -206,7 +233,7 @@ func TestPlanKeepsItsPromises(t *testing.T) {
 // world in which the plan is still not empty after many rounds.
 func settle(t *rapid.T, w World) World {
 	now, next := epochStart, 0
-	for range 200 {
+	for range 500 {
 		p := Compute(w, now)
 		if len(p.Condemn)+len(p.Place)+len(p.Surge)+p.Grow == 0 {
 			quiet := true
@@ -223,11 +250,14 @@ func settle(t *rapid.T, w World) World {
 		for i := range w.VMs {
 			if v := &w.VMs[i]; v.Phase.Warming() && v.Host != "" {
 				v.Phase, v.AvailableAt = pool.Available, now
+				if !v.Stale(w.Pool) {
+					w.Pool.Rollout.LastSuccess, w.Pool.Rollout.Failures = now, nil
+				}
 			}
 		}
 		load(&w)
 	}
-	t.Fatalf("no rest after 200 rounds: %+v", Compute(w, now))
+	t.Fatalf("no rest after 500 rounds: %+v", Compute(w, now))
 	return w
 }
 

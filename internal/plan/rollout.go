@@ -1,21 +1,6 @@
 package plan
 
-import (
-	"time"
-
-	"poolmgr/internal/pool"
-)
-
-// State is where a rollout stands, with the API's words.
-type State string
-
-// The states. BLOCKED and STALLED are not derived yet: a rollout that cannot move shows as PROGRESSING with its
-// explanations.
-const (
-	Progressing State = "PROGRESSING"
-	Paused      State = "PAUSED"
-	Completed   State = "COMPLETED"
-)
+import "poolmgr/internal/pool"
 
 // announce finds out what must be told about the pool as a whole.
 func (p *pass) announce() {
@@ -61,20 +46,5 @@ func (p *pass) minReadyWakes() {
 				p.wake(ageLimit(r.vm, d))
 			}
 		}
-	}
-}
-
-// RolloutState derives the state of a pool's rollout. First match wins.
-func RolloutState(w World, now time.Time) (State, string) {
-	p := newPass(w, now)
-	switch {
-	case w.Pool.Rollout.Completed:
-		return Completed, ""
-	case w.Pool.Spec.Rollout.Paused:
-		return Paused, "paused by request (rollout_policy.paused)"
-	case p.plan.Desired > 0 && p.plan.MaxUnavailable == 0 && p.plan.MaxSurge == 0:
-		return Paused, "max_unavailable and max_surge are both 0"
-	default:
-		return Progressing, ""
 	}
 }

@@ -70,12 +70,10 @@ func (p *pass) broken() {
 	})
 }
 
-// staleWarming replaces VMs that are still coming up from another revision. That costs no availability either.
+// staleWarming replaces VMs that are still coming up from another revision, unless the rollout is held up. That costs no
+// availability either.
 func (p *pass) staleWarming() {
-	if p.pool.Spec.Rollout.Paused {
-		return
-	}
-	p.replaceAtOnce(pool.ReasonRollout, func(r *row) bool { return r.vm.Phase.Warming() && p.stale(r) })
+	p.replaceAtOnce(pool.ReasonRollout, func(r *row) bool { return r.vm.Phase.Warming() && p.stale(r) && !p.stays(r) })
 }
 
 // replaceAtOnce condemns the rows that match, with a successor where the slot would be empty otherwise.
@@ -87,7 +85,7 @@ func (p *pass) replaceAtOnce(reason pool.Reason, match func(*row) bool) {
 			}
 			c := unguarded(reason, len(s.rows) == 1)
 			if c.Successor && reason == pool.ReasonUnhealthy {
-				c.Attempt = p.nextAttempt(r.vm)
+				c.Attempt = p.nextAttempt(r.vm, p.revisionFor(s.id))
 			}
 			p.condemn(s, r, c)
 		}
@@ -95,8 +93,8 @@ func (p *pass) replaceAtOnce(reason pool.Reason, match func(*row) bool) {
 }
 
 // nextAttempt is the number of a successor whose predecessor broke: counted per slot and revision.
-func (p *pass) nextAttempt(v pool.VM) int {
-	if v.Revision != p.plan.Revision {
+func (p *pass) nextAttempt(v pool.VM, next int64) int {
+	if v.Revision != next {
 		return 1
 	}
 	return v.Attempt + 1
@@ -117,7 +115,13 @@ func (p *pass) grow() {
 		}
 		p.plan.Grow++
 	}
+	if f := &p.fallback; f.active() && f.trial == "" && p.plan.Grow > 0 {
+		p.plan.Trial, f.trial = f.target != nil, newSlot
+	}
 }
+
+// newSlot stands for the first slot that a plan makes: ids are the store's to give.
+const newSlot = "(new)"
 
 // pairs ends surges: of two available VMs in a slot the better one stays, at no cost of availability.
 func (p *pass) pairs() {
@@ -158,6 +162,10 @@ func (p *pass) refresh() {
 	unavailable := max(0, p.plan.Desired-p.ready())
 	extra := p.extra()
 	for _, c := range due {
+		reason := p.due(c.row)
+		if reason == "" {
+			continue // it made way for a try, which is under way now
+		}
 		mayBreak := unavailable < p.plan.MaxUnavailable
 		maySurge := extra < p.plan.MaxSurge
 		switch {
@@ -170,12 +178,17 @@ func (p *pass) refresh() {
 		case maySurge && p.fits(vacancy{}):
 			extra++
 			c.slot.rows = append(c.slot.rows, &row{planned: true})
-			p.plan.Surge = append(p.plan.Surge, Surge{Slot: c.slot.id, VM: c.row.vm.ID, Version: c.row.vm.Version})
+			p.plan.Surge = append(p.plan.Surge, Surge{
+				Slot: c.slot.id, VM: c.row.vm.ID, Version: c.row.vm.Version, Revision: p.revisionFor(c.slot.id),
+			})
 		case mayBreak && p.takesOver(c):
 			unavailable++
 			p.retire(c, true)
 		default:
 			p.waiting++
+			if reason == pool.ReasonRollout {
+				p.refused++
+			}
 			if mayBreak || maySurge {
 				p.blocked(p.rooms.memory)
 			}

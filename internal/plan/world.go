@@ -51,7 +51,13 @@ type Plan struct {
 	Complete bool  // this rollout is over
 	Remove   bool  // the closing pool has no rows left
 
-	Revision int64     // the revision new rows are made from
+	State       State  // where the rollout stands
+	StateReason string // why, in a sentence; empty for PROGRESSING and COMPLETED
+	Announce    bool   // the state is another than the one that is written down
+	RollbackTo  int64  // > 0: the policy asks for this revision to be restored
+
+	Revision int64     // the revision new slots are made from
+	Trial    bool      // except the first of them, which is of the pool's current one
 	Wake     time.Time // the earliest moment something can change by itself; zero = only when a row changes
 	Explain  []string  // one sentence for each shortfall, with its numbers, for people
 }
@@ -62,7 +68,8 @@ type Condemn struct {
 	Version   int64
 	Slot      string
 	Reason    pool.Reason
-	Successor bool // a new row takes the slot in the same transaction
+	Successor bool  // a new row takes the slot in the same transaction
+	Revision  int64 // the successor's
 	// Attempt is the successor's: how many VMs of the slot and revision failed before it. Above 0 it waits for a backoff.
 	Attempt int
 	// KeepReady, KeepSlots and KeepPeer are what the store recounts in the transaction; negative = not counted.
@@ -76,6 +83,8 @@ type Surge struct {
 	Slot    string
 	VM      string
 	Version int64
+	// Revision is what the second one is made from.
+	Revision int64
 }
 
 // Place says where a row's VM is made.

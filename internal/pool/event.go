@@ -20,6 +20,7 @@ const (
 	EventVMDeletedRollout    EventType = "VM_DELETED_FOR_ROLLOUT"
 	EventRolloutStarted      EventType = "POOL_ROLLOUT_STARTED"
 	EventRolloutCompleted    EventType = "POOL_ROLLOUT_COMPLETED"
+	EventRolloutStalled      EventType = "POOL_ROLLOUT_STALLED"
 	EventRolloutRolledBack   EventType = "POOL_ROLLOUT_ROLLED_BACK"
 	EventRolloutPaused       EventType = "POOL_ROLLOUT_PAUSED"
 	EventRolloutResumed      EventType = "POOL_ROLLOUT_RESUMED"

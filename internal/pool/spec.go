@@ -82,6 +82,15 @@ type RolloutPolicy struct {
 	AutoRollback     bool
 }
 
+// Deadline is how long a rollout may go without a success: the progress deadline, and the time that a success takes to
+// count.
+func (p RolloutPolicy) Deadline() time.Duration {
+	if p.ProgressDeadline <= 0 {
+		return DefaultProgressDeadline + p.MinReady
+	}
+	return p.ProgressDeadline + p.MinReady
+}
+
 // Revision is one stored template of a pool.
 type Revision struct {
 	Pool           Key

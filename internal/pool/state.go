@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -38,12 +40,40 @@ type Rollout struct {
 	StartedAt     time.Time
 	CompletedAt   time.Time
 
-	LastSuccess    time.Time // a VM of the current revision became available
-	LastStaleDrop  time.Time // a stale warm VM went
-	BlockedSince   time.Time
-	Failures       []Failure // since the last success; at most MaxFailures are kept, the latest last
+	Announced      RolloutState // the state that was last written down; empty = PROGRESSING
+	LastSuccess    time.Time    // a VM of the current revision became available, or the clock began anew
+	LastStaleDrop  time.Time    // a stale warm VM went
+	BlockedSince   time.Time    // when BLOCKED was written down; zero = it is not
+	Failures       []Failure    // since the last success; at most MaxFailures are kept, the latest last
 	RolledBackFrom int64
 }
+
+// State is where the rollout stands as far as that was written down: the planner judges it anew in every pass.
+func (p Pool) State() RolloutState {
+	switch {
+	case p.Rollout.Completed:
+		return RolloutCompleted
+	case p.Spec.Rollout.Paused:
+		return RolloutPaused
+	default:
+		return cmp.Or(p.Rollout.Announced, RolloutProgressing)
+	}
+}
+
+// RolloutState is where a rollout stands, with the API's words.
+type RolloutState string
+
+// The states; the first of COMPLETED, PAUSED, STALLED, BLOCKED, PROGRESSING that fits.
+const (
+	RolloutProgressing RolloutState = "PROGRESSING"
+	RolloutPaused      RolloutState = "PAUSED"    // by request, or by a budget and a surge of 0
+	RolloutBlocked     RolloutState = "BLOCKED"   // it cannot move, and the template is not the reason
+	RolloutStalled     RolloutState = "STALLED"   // no success for too long, or too many failures
+	RolloutCompleted   RolloutState = "COMPLETED" // never announced: Completed tells
+)
+
+// RolloutStates lists every state in display order.
+var RolloutStates = []RolloutState{RolloutProgressing, RolloutPaused, RolloutBlocked, RolloutStalled, RolloutCompleted}
 
 // MaxFailures bounds the failures kept on a pool's row.
 const MaxFailures = 16
@@ -55,6 +85,9 @@ type Failure struct {
 	Message string
 	At      time.Time
 }
+
+// String tells of the failure in a line.
+func (f Failure) String() string { return fmt.Sprintf("%s on %s: %s", f.VM, f.Host, f.Message) }
 
 // Clone returns a copy that shares nothing that is ever written to.
 func (p Pool) Clone() Pool {

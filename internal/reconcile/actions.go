@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"time"
 
 	"poolmgr/internal/plan"
@@ -14,15 +15,20 @@ func (r *Reconciler) actions(s store.Snapshot, p plan.Plan, now time.Time) []sto
 	var out []store.Action
 	name := s.Pool.Spec.Name
 	for _, c := range p.Condemn {
-		out = append(out, r.condemn(name, p.Revision, c, now))
+		out = append(out, r.condemn(name, c, now))
 	}
 	for _, x := range p.Place {
 		out = append(out, store.Place{VM: x.VM, Version: x.Version, Host: x.Host, MaxStarts: r.cfg.Limits.StartsPerHost})
 	}
 	for _, x := range p.Surge {
-		out = append(out, store.Surge{ID: r.cfg.NewID(name), Beside: x.VM, Version: x.Version, Revision: p.Revision})
+		out = append(out, store.Surge{ID: r.cfg.NewID(name), Beside: x.VM, Version: x.Version, Revision: x.Revision})
 	}
-	for left := p.Grow; left > 0; left -= store.MaxActions {
+	grow := p.Grow
+	if p.Trial {
+		out = append(out, store.Grow{IDs: []string{r.cfg.NewID(name)}, Revision: s.Pool.Revision, MaxSlots: p.Desired})
+		grow--
+	}
+	for left := grow; left > 0; left -= store.MaxActions {
 		ids := make([]string, min(left, store.MaxActions))
 		for i := range ids {
 			ids[i] = r.cfg.NewID(name)
@@ -38,14 +44,14 @@ func (r *Reconciler) actions(s store.Snapshot, p plan.Plan, now time.Time) []sto
 	return append(out, announcements(s.Pool, p)...)
 }
 
-func (r *Reconciler) condemn(name string, revision int64, c plan.Condemn, now time.Time) store.Condemn {
+func (r *Reconciler) condemn(name string, c plan.Condemn, now time.Time) store.Condemn {
 	a := store.Condemn{
 		VM: c.VM, Version: c.Version, Reason: c.Reason,
 		KeepReady: c.KeepReady, KeepSlots: c.KeepSlots, KeepPeer: c.KeepPeer,
 	}
 	if c.Successor {
 		a.Successor = &store.Successor{
-			ID: r.cfg.NewID(name), Revision: revision, Attempt: c.Attempt, ForRollout: c.Reason == pool.ReasonRollout,
+			ID: r.cfg.NewID(name), Revision: c.Revision, Attempt: c.Attempt, ForRollout: c.Reason == pool.ReasonRollout,
 		}
 		if c.Attempt > 0 {
 			a.Successor.NotBefore = now.Add(pool.Backoff(c.Attempt, r.cfg.Random()))
@@ -65,6 +71,13 @@ func announcements(p pool.Pool, x plan.Plan) []store.Action {
 	}
 	if x.Complete {
 		out = append(out, store.Announce{CompletedRevision: p.Revision, Ready: x.Ready, Desired: x.Desired})
+	}
+	if x.Announce {
+		out = append(out, store.AnnounceState{
+			Revision: p.Revision, LastSuccess: p.Rollout.LastSuccess,
+			From: cmp.Or(p.Rollout.Announced, pool.RolloutProgressing), To: x.State, Reason: x.StateReason,
+			Ready: x.Ready, Desired: x.Desired,
+		})
 	}
 	if x.Remove {
 		out = append(out, store.RemovePool{})

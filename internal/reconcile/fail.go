@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"poolmgr/internal/host"
+	"poolmgr/internal/plan"
 	"poolmgr/internal/pool"
 	"poolmgr/internal/store"
 )
@@ -64,13 +65,15 @@ const failTries = 3
 // tells whether it was about the row itself.
 func (r *Reconciler) recordFailure(ctx context.Context, v pool.VM, f failure) (moved bool, err error) {
 	// The pool may have been edited since the work on the VM began: a successor is made from what is current now.
-	view, err := r.cfg.Store.GetPool(ctx, v.Pool)
+	snap, err := r.cfg.Store.Snapshot(ctx, v.Pool)
 	if err != nil {
 		return false, err
 	}
-	err = r.recordAt(ctx, v, view.Pool.Generation, store.Fail{
+	now := r.cfg.Now()
+	revision := plan.SuccessorRevision(r.world(snap, now), v, !f.innocent && !f.silent, now)
+	err = r.recordAt(ctx, v, snap.Pool.Generation, store.Fail{
 		VM: v.ID, Version: v.Version, Message: f.message, Payload: f.payload(), Innocent: f.innocent || f.silent,
-		Successor: r.successor(view.Pool, v, f),
+		Successor: r.successor(revision, v, f),
 	})
 	if !errors.Is(err, store.ErrConflict) {
 		return false, err
@@ -81,11 +84,11 @@ func (r *Reconciler) recordFailure(ctx context.Context, v pool.VM, f failure) (m
 
 // successor is the row that follows a VM that failed. Failures are counted per slot and revision: a successor of
 // another revision starts anew.
-func (r *Reconciler) successor(p pool.Pool, v pool.VM, f failure) store.Successor {
+func (r *Reconciler) successor(revision int64, v pool.VM, f failure) store.Successor {
 	s := store.Successor{
-		ID: r.cfg.NewID(v.Pool.Name), Revision: p.Revision, ForRollout: v.ForRollout, Message: f.message,
+		ID: r.cfg.NewID(v.Pool.Name), Revision: revision, ForRollout: v.ForRollout, Message: f.message,
 	}
-	if v.Revision == p.Revision {
+	if v.Revision == revision {
 		s.Attempt = v.Attempt
 	}
 	if !f.silent {

@@ -38,6 +38,9 @@ func (r *Reconciler) pass(ctx context.Context, key pool.Key) time.Time {
 	if err != nil {
 		return r.failed(ctx, key, "carry out the plan", err)
 	}
+	if p.RollbackTo > 0 {
+		r.rollBack(call, snap.Pool, p)
+	}
 	for _, v := range snap.VMs {
 		r.tasks.ensure(ctx, v)
 	}
@@ -55,6 +58,22 @@ func (r *Reconciler) pass(ctx context.Context, key pool.Key) time.Time {
 		wake = p.Wake
 	}
 	return wake
+}
+
+// rollBack restores the last completed revision, as the pool's policy asks for. It is conditional on the pool as it was
+// when that was decided, so that it happens once.
+func (r *Reconciler) rollBack(ctx context.Context, p pool.Pool, x plan.Plan) {
+	next, err := r.cfg.Store.SteerRollout(ctx, store.SteerRollout{
+		Pool: p.Key(), Verb: store.RolloutUndo, To: x.RollbackTo, Generation: p.Generation, Actor: "auto_rollback", Now: r.cfg.Now(),
+	})
+	switch code := pool.CodeOf(err); {
+	case err == nil:
+		r.log.Warn("rolled back", "pool", p.Key().String(), "from", p.Revision, "to", x.RollbackTo, "revision", next.Revision, "reason", x.StateReason)
+	case code == pool.CodeAborted || code == pool.CodeNotFound || ctx.Err() != nil:
+		// The pool is another one now: the next pass decides anew.
+	default:
+		r.log.Error("cannot roll back; undo by hand, or give the pool a good template", "pool", p.Key().String(), "to", x.RollbackTo, "error", err)
+	}
 }
 
 // failed reports a pass that could not be finished and has it tried again soon. A store that is closed or fenced ends
@@ -121,6 +140,9 @@ func (r *Reconciler) logPlan(key pool.Key, p plan.Plan) {
 	}
 	if p.Grow > 0 || len(p.Surge) > 0 {
 		r.log.Info("growing", "pool", key.String(), "slots", p.Grow, "surge", len(p.Surge))
+	}
+	if p.Announce {
+		r.log.Info("rollout state", "pool", key.String(), "state", p.State, "reason", p.StateReason)
 	}
 	if p.Complete {
 		r.log.Info("rollout completed", "pool", key.String(), "revision", p.Revision)

@@ -44,7 +44,8 @@ func (r *Reconciler) awaitBoot(ctx context.Context, v pool.VM) error {
 	if soonest := r.cfg.Now().Add(callLimit + tryLimit); w.resumed && b.deadline.Before(soonest) {
 		b.deadline = soonest // it passed while the daemon was away: the VM may be up, and gets a full try
 	}
-	for pause := pollFirst; ; pause = min(pause*3/2, pollLast) {
+	// The pauses grow by a quarter, so that an answer is seen at most about a quarter of the boot's length late.
+	for pause := pollFirst; ; pause = min(pause*5/4, pollLast) {
 		vm, err := r.probe(ctx, w, v)
 		if err == nil {
 			return r.booted(ctx, w, v, vm)

@@ -64,7 +64,7 @@ func TestTheAPIKnowsEveryWord(t *testing.T) {
 		{"../pool/spec.go", "Strategy", "", pb.ReplenishmentStrategyType_value},
 		{"../pool/spec.go", "HookFailurePolicy", "", pb.HookFailurePolicy_value},
 		{"../pool/spec.go", "ClaimPreference", "", pb.ClaimPreference_value},
-		{"../plan/rollout.go", "State", "ROLLOUT_STATE_", pb.RolloutState_value},
+		{"../pool/state.go", "RolloutState", "ROLLOUT_STATE_", pb.RolloutState_value},
 	} {
 		for _, word := range constants(t, c.path, c.typeName) {
 			if _, known := c.values[c.prefix+word]; !known {

@@ -98,6 +98,21 @@ var gauges = []struct {
 	{gauge("poolmgr_pool_deleting", "VMs that are being removed."), func(v store.PoolView) int { return v.Counts.Deleting }},
 }
 
+// rolloutState has a series for each state: 1 for the one that the rollout is in.
+var rolloutState = prometheus.NewDesc("poolmgr_pool_rollout_state", "Where the rollout of the pool stands: 1 for its state, 0 for the others.",
+	append([]string{"state"}, poolLabels...), nil)
+
+func collectState(out chan<- prometheus.Metric, p pool.Pool) {
+	key, now := p.Key(), p.State()
+	for _, state := range pool.RolloutStates {
+		value := 0.0
+		if state == now {
+			value = 1
+		}
+		out <- prometheus.MustNewConstMetric(rolloutState, prometheus.GaugeValue, value, string(state), key.Name, key.Namespace)
+	}
+}
+
 func gauge(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, poolLabels, nil)
 }
@@ -107,6 +122,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, g := range gauges {
 		out <- g.desc
 	}
+	out <- rolloutState
 	for _, c := range m.all {
 		c.Describe(out)
 	}
@@ -119,6 +135,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(gauges[0].desc, err)
 	}
 	for _, v := range views {
+		collectState(out, v.Pool)
 		for _, g := range gauges {
 			key := v.Pool.Key()
 			out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.value(v)), key.Name, key.Namespace)

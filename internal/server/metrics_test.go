@@ -67,7 +67,7 @@ func TestMetricsHaveTheNamesThatOthersRead(t *testing.T) {
 		r.eventually("it is replaced", func() bool { return r.get().GetStatus().GetAvailableCount() == 2 })
 		for name, want := range map[string]float64{
 			"poolmgr_pool_available": 2, "poolmgr_pool_leased": 1, "poolmgr_pool_size": 2, "poolmgr_pool_quarantined": 0,
-			"poolmgr_vm_claims_total": 1,
+			"poolmgr_vm_claims_total": 1, "poolmgr_pool_rollout_state": 1,
 		} {
 			if got := sum(t, r.registry, name); got != want {
 				t.Errorf("%s is %v, want %v", name, got, want)
@@ -81,7 +81,7 @@ func TestMetricsHaveTheNamesThatOthersRead(t *testing.T) {
 			"poolmgr_lease_duration_seconds{pool_name,pool_namespace}",
 			"poolmgr_pool_available{pool_name,pool_namespace}", "poolmgr_pool_leased{pool_name,pool_namespace}",
 			"poolmgr_pool_provisioning{pool_name,pool_namespace}", "poolmgr_pool_quarantined{pool_name,pool_namespace}",
-			"poolmgr_pool_size{pool_name,pool_namespace}",
+			"poolmgr_pool_rollout_state{pool_name,pool_namespace,state}", "poolmgr_pool_size{pool_name,pool_namespace}",
 			"poolmgr_vm_claims_total{pool_name,pool_namespace,replayed}",
 			"poolmgr_vm_provision_duration_seconds{pool_name,pool_namespace}",
 			"poolmgr_vm_releases_total{pool_name,pool_namespace,reason}",

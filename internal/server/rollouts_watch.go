@@ -52,7 +52,7 @@ func (s *rolloutAdmin) look(ctx context.Context, key pool.Key) (*pb.RolloutStatu
 	}
 	now := s.cfg.Now()
 	p := plan.Compute(w, now)
-	return rolloutStatus(w, p, now), p.Wake, nil
+	return rolloutStatus(w, p), p.Wake, nil
 }
 
 // idle waits for watchPace, and then until something changed or it is time to look again.

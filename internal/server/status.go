@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	pb "poolmgr/api/poolmgr/v1alpha1"
 	"poolmgr/internal/plan"
@@ -31,7 +29,7 @@ func (s *Server) pool(ctx context.Context, key pool.Key) (*pb.Pool, error) {
 		QuarantinedCount: int32(c.Quarantined), StaleCount: int32(c.Stale), StaleLeasedCount: int32(c.StaleLeased),
 		DeletingCount: int32(c.Deleting), FailedCount: int32(c.Failed), DesiredCount: int32(c.Desired),
 		WaitingClaims: int32(s.cfg.Leases.Waiting(key)),
-		Rollout:       rolloutStatus(w, p, s.cfg.Now()), Explanations: p.Explain,
+		Rollout:       rolloutStatus(w, p), Explanations: p.Explain,
 		CreatedAt: stamp(view.Pool.CreatedAt), Deleting: view.Pool.Closing,
 	}}, nil
 }
@@ -48,8 +46,7 @@ func (s *Server) world(ctx context.Context, key pool.Key) (plan.World, error) {
 	}, nil
 }
 
-func rolloutStatus(w plan.World, p plan.Plan, now time.Time) *pb.RolloutStatus {
-	state, reason := plan.RolloutState(w, now)
+func rolloutStatus(w plan.World, p plan.Plan) *pb.RolloutStatus {
 	r := w.Pool.Rollout
 	stale := 0
 	for _, v := range w.VMs {
@@ -58,15 +55,14 @@ func rolloutStatus(w plan.World, p plan.Plan, now time.Time) *pb.RolloutStatus {
 		}
 	}
 	out := &pb.RolloutStatus{
-		State:  pb.RolloutState(pb.RolloutState_value["ROLLOUT_STATE_"+string(state)]),
-		Reason: reason, Revision: w.Pool.Revision, LastCompletedRevision: r.LastCompleted,
+		State:  pb.RolloutState(pb.RolloutState_value["ROLLOUT_STATE_"+string(p.State)]),
+		Reason: p.StateReason, Revision: w.Pool.Revision, LastCompletedRevision: r.LastCompleted,
 		Replaced: int32(max(0, r.Total-stale)), Total: int32(r.Total), Failures: int32(len(r.Failures)),
 		StartedAt: stamp(r.StartedAt), CompletedAt: stamp(r.CompletedAt), RolledBackFrom: r.RolledBackFrom,
 		Explanations: p.Explain,
 	}
 	if n := len(r.Failures); n > 0 {
-		last := r.Failures[n-1]
-		out.LastError = fmt.Sprintf("%s on %s: %s", last.VM, last.Host, last.Message)
+		out.LastError = r.Failures[n-1].String()
 	}
 	return out
 }

@@ -153,21 +153,34 @@ type Announce struct {
 	Why               string // for the payloads
 }
 
+// AnnounceState writes down where the planner found the rollout to stand. STALLED has its event; so has PAUSED when it
+// begins and ends without a request, which has its own. The clock of the rollout begins anew when it is no longer PAUSED
+// or BLOCKED. ErrConflict when the rollout is over, is another one, had a success meanwhile, or stands announced as
+// something else than From.
+type AnnounceState struct {
+	Revision       int64
+	LastSuccess    time.Time // as it was when this was decided
+	From, To       pool.RolloutState
+	Reason         string
+	Ready, Desired int // for the payloads
+}
+
 // RemovePool ends a closing pool without rows.
 type RemovePool struct{}
 
-func (Grow) action()        {}
-func (Surge) action()       {}
-func (Condemn) action()     {}
-func (Place) action()       {}
-func (Unplace) action()     {}
-func (Accepted) action()    {}
-func (Booted) action()      {}
-func (HooksDone) action()   {}
-func (Fail) action()        {}
-func (Probed) action()      {}
-func (Gone) action()        {}
-func (ExpireLease) action() {}
-func (WarnLease) action()   {}
-func (Announce) action()    {}
-func (RemovePool) action()  {}
+func (Grow) action()          {}
+func (Surge) action()         {}
+func (Condemn) action()       {}
+func (Place) action()         {}
+func (Unplace) action()       {}
+func (Accepted) action()      {}
+func (Booted) action()        {}
+func (HooksDone) action()     {}
+func (Fail) action()          {}
+func (Probed) action()        {}
+func (Gone) action()          {}
+func (ExpireLease) action()   {}
+func (WarnLease) action()     {}
+func (Announce) action()      {}
+func (AnnounceState) action() {}
+func (RemovePool) action()    {}

@@ -122,9 +122,10 @@ type SteerRollout struct {
 	Verb RolloutVerb
 	// To is the revision that UNDO goes back to; 0 = the last completed one or, when that is the current one or has its
 	// hash, the newest stored one of another hash.
-	To    int64
-	Actor string
-	Now   time.Time
+	To         int64
+	Generation int64 // must match when not 0; ABORTED otherwise
+	Actor      string
+	Now        time.Time
 }
 
 // PoolView is a pool with the counts of its VMs.

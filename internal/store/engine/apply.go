@@ -76,6 +76,8 @@ func (x *tx) apply(p *poolRows, action store.Action) error {
 		return x.warnLease(p, a)
 	case store.Announce:
 		return x.announce(p, a)
+	case store.AnnounceState:
+		return x.announceState(p, a)
 	case store.RemovePool:
 		return x.removePool(p)
 	}

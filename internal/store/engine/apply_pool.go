@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"poolmgr/internal/pool"
 	"poolmgr/internal/store"
 )
@@ -76,6 +78,7 @@ func (x *tx) complete(p *poolRows, a store.Announce) error {
 	}
 	x.editPool(p.pool.Key(), func(p *pool.Pool) {
 		p.Rollout.Completed, p.Rollout.CompletedAt = true, x.now
+		p.Rollout.Announced, p.Rollout.BlockedSince = "", time.Time{}
 		if p.Rollout.Proven {
 			p.Rollout.LastCompleted = p.Revision
 		}

@@ -116,7 +116,7 @@ func (p *poolRows) choose(m *mirror, exclude []string) *pool.VM {
 			continue
 		}
 		stale := vm.Stale(*p.pool)
-		if stale && p.pool.Spec.ClaimPreference == pool.CurrentOnly {
+		if stale && p.pool.Spec.ClaimPreference == pool.CurrentOnly && !p.standsIn(vm) {
 			continue
 		}
 		rank := [2]int{0, oneIf(h.Cordoned)}
@@ -128,6 +128,16 @@ func (p *poolRows) choose(m *mirror, exclude []string) *pool.VM {
 		}
 	}
 	return best
+}
+
+// standsIn reports whether a stale VM counts as current for CURRENT_ONLY: while the rollout is STALLED, one of the last
+// completed revision does, or there might be none to hand out for a long time.
+func (p *poolRows) standsIn(vm *pool.VM) bool {
+	if p.pool.State() != pool.RolloutStalled {
+		return false
+	}
+	last := p.revision(p.pool.Rollout.LastCompleted)
+	return last != nil && last.TemplateHash == vm.TemplateHash
 }
 
 // firstOf is the first VM that is not excluded; nil when all are.

@@ -14,7 +14,7 @@ import (
 func (e *Engine) SteerRollout(ctx context.Context, s store.SteerRollout) (pool.Pool, error) {
 	var steered pool.Pool
 	err := e.do(ctx, s.Now, func(x *tx) error {
-		if err := x.updatable(s.Pool, 0); err != nil {
+		if err := x.updatable(s.Pool, s.Generation); err != nil {
 			return err
 		}
 		if err := x.steer(s); err != nil {
@@ -60,14 +60,25 @@ func (x *tx) notePause(key pool.Key, actor string) {
 	what := pool.EventRolloutPaused
 	if !x.m.pools[key].pool.Spec.Rollout.Paused {
 		what = pool.EventRolloutResumed
-		x.editPool(key, x.anew)
+		x.editPool(key, func(p *pool.Pool) {
+			x.anew(p)
+			p.Rollout.Announced = ""
+		})
+	} else if !x.m.pools[key].pool.Rollout.Completed {
+		x.editPool(key, func(p *pool.Pool) { p.Rollout.Announced, p.Rollout.BlockedSince = pool.RolloutPaused, time.Time{} })
 	}
+	x.emitPause(key, what, actor, "")
+}
+
+// emitPause writes the event of a pause or of its end.
+func (x *tx) emitPause(key pool.Key, what pool.EventType, actor, message string) {
 	p := x.m.pools[key]
 	with := payload{
 		"revision": p.pool.Revision, "template_hash": p.pool.TemplateHash,
 		"total": p.pool.Rollout.Total, "stale": p.staleWarm(), "available": p.readySlot, "desired": p.desired(),
 	}
 	with.text("actor", actor)
+	with.text("message", message)
 	x.emitPool(key, what, with)
 }
 
@@ -95,11 +106,10 @@ func (x *tx) resume(key pool.Key, actor string) {
 
 // overdue reports whether the last success of a rollout is longer ago than its pool allows.
 func (x *tx) overdue(p *pool.Pool) bool {
-	deadline := p.Spec.Rollout.ProgressDeadline
-	if deadline <= 0 {
-		deadline = pool.DefaultProgressDeadline
+	if s := p.Rollout.Announced; s == pool.RolloutPaused || s == pool.RolloutBlocked {
+		return false // the clock stands still
 	}
-	return x.now.Sub(p.Rollout.LastSuccess) >= deadline
+	return x.now.Sub(p.Rollout.LastSuccess) >= p.Spec.Rollout.Deadline()
 }
 
 // restart makes every VM stale without a change of the template: that its VMs boot stays known.

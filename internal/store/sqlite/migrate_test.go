@@ -32,7 +32,7 @@ var writeFixture = flag.Bool("write-fixture", false, "write the fixture of the p
 
 // schemaVersions are the schemas that a release of poolmgr had. Version 1 is synthetic, as it was before rollouts; 2 is
 // on the way to 3 and was never left.
-var schemaVersions = []int64{1, 3}
+var schemaVersions = []int64{1, 3, 4}
 
 func fixtureName(version int64) string {
 	return filepath.Join("testdata", fmt.Sprintf("schema-%04d.sql", version))

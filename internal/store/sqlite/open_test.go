@@ -249,7 +249,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	path := newPath(t)
 	loadLog(t, path)
 	execSQL(t, path, "INSERT INTO schema_version (version_id, is_applied) VALUES (4711, 1)")
-	refused(t, path, store.ErrNewerSchema, "4711", fmt.Sprint(adoptVersion))
+	refused(t, path, store.ErrNewerSchema, "4711", fmt.Sprint(newestStep(t)))
 }
 
 func TestDatabaseOfAnotherProgramIsRefused(t *testing.T) {

@@ -14,7 +14,7 @@ var poolTable = table[pool.Pool, pool.Key]{
 		"spec", "generation", "revision", "template_hash", "restart", "next_slot", "short", "closing", "owner",
 		"rollout_last_completed", "rollout_started", "rollout_completed", "rollout_proven", "rollout_total",
 		"rollout_started_at", "rollout_completed_at", "rollout_last_success", "rollout_last_stale_drop",
-		"rollout_blocked_since", "rollout_failures", "rollout_rolled_back_from",
+		"rollout_blocked_since", "rollout_failures", "rollout_rolled_back_from", "rollout_announced",
 		"created_at", "updated_at", "version",
 	},
 	keyOf:  func(k pool.Key) []any { return []any{k.Namespace, k.Name} },
@@ -37,7 +37,7 @@ func poolColumns(p *pool.Pool) ([]any, error) {
 		spec, p.Generation, p.Revision, p.TemplateHash, p.Restart, p.NextSlot, p.Short, p.Closing, p.Owner,
 		r.LastCompleted, r.Started, r.Completed, r.Proven, r.Total,
 		nanos(r.StartedAt), nanos(r.CompletedAt), nanos(r.LastSuccess), nanos(r.LastStaleDrop),
-		nanos(r.BlockedSince), failures, r.RolledBackFrom,
+		nanos(r.BlockedSince), failures, r.RolledBackFrom, string(r.Announced),
 		nanos(p.CreatedAt), nanos(p.UpdatedAt), p.Version,
 	}, nil
 }
@@ -54,7 +54,7 @@ func loadPools(rows *sql.Rows, n int) ([]pool.Pool, error) {
 			&spec, &p.Generation, &p.Revision, &p.TemplateHash, &p.Restart, &p.NextSlot, &p.Short, &p.Closing, &p.Owner,
 			&r.LastCompleted, &r.Started, &r.Completed, &r.Proven, &r.Total,
 			at(&r.StartedAt), at(&r.CompletedAt), at(&r.LastSuccess), at(&r.LastStaleDrop),
-			at(&r.BlockedSince), parse(&failures), &r.RolledBackFrom,
+			at(&r.BlockedSince), parse(&failures), &r.RolledBackFrom, &r.Announced,
 			at(&p.CreatedAt), at(&p.UpdatedAt), &p.Version)
 		if err != nil {
 			return nil, err

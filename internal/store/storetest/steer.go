@@ -72,7 +72,7 @@ func testResume(f *fixture) {
 	mark := f.store.LastEvent()
 	p := f.steer(store.RolloutResume)
 	want := before
-	want.LastSuccess, want.Failures = f.now, nil
+	want.LastSuccess, want.Failures, want.Announced = f.now, nil, ""
 	if diff := cmp.Diff(want, p.Rollout); diff != "" || p.Spec.Rollout.Paused || p.Generation != 4 {
 		f.Fatalf("resumed %+v\nrollout (-want +got):\n%s", p, diff)
 	}

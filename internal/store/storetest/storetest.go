@@ -29,6 +29,7 @@ func Run(t *testing.T, newStorage func(t *testing.T) Opener) {
 		{"Rollout", rolloutTests},
 		{"Steer", steerTests},
 		{"Undo", undoTests},
+		{"States", stateTests},
 		{"Revisions", revisionTests},
 		{"Warm", warmTests},
 		{"Boot", bootTests},

@@ -115,6 +115,10 @@ func (w *walker) action() store.Action {
 		store.ExpireLease{Lease: lease.ID, Version: lease.Version},
 		store.WarnLease{Lease: lease.ID, Version: lease.Version},
 		store.Announce{Short: &short, CompletedRevision: w.rng.Int64N(2) * s.Pool.Revision},
+		store.AnnounceState{
+			Revision: s.Pool.Revision, LastSuccess: s.Pool.Rollout.LastSuccess, Reason: "no",
+			From: s.Pool.State(), To: pool.RolloutStates[w.rng.IntN(4)],
+		},
 	}
 	return any[w.rng.IntN(len(any))]
 }
