@@ -47,11 +47,11 @@ func machines(t *testing.T, dir string) []int {
 }
 
 // emptyHost deletes the pool and expects that nothing of its VMs is left: no process, no file, no socket.
-func emptyHost(t *testing.T, d *daemon, dir string) {
+func emptyHost(t *testing.T, d *daemon, dir, pool string) {
 	t.Helper()
-	d.ok("pool", "delete", "quickstart", "--force")
+	d.ok("pool", "delete", pool, "--force")
 	eventually(t, "the pool is gone", 2*time.Minute, func() bool {
-		return strings.Contains(d.ctl("pool", "get", "quickstart").stderr, "NOT_FOUND")
+		return strings.Contains(d.ctl("pool", "get", pool).stderr, "NOT_FOUND")
 	})
 	if left := machines(t, dir); len(left) != 0 {
 		t.Errorf("machines are left: processes %v", left)
@@ -82,7 +82,7 @@ func TestQEMUStory(t *testing.T) {
 	if r.stdout != "out\n" || r.stderr != "err\n" || r.code != 3 {
 		t.Errorf("stdout, stderr and exit code of a command: %s", r)
 	}
-	emptyHost(t, d, dir)
+	emptyHost(t, d, dir, "quickstart")
 }
 
 // TestQEMUKill kills the daemon, and with it its embedded host, while real machines boot and while one is leased. The
@@ -102,7 +102,7 @@ func TestQEMUKill(t *testing.T) {
 	}
 	d.ok("lease", "release", lease.GetLeaseId())
 	d.ok("pool", "wait", "quickstart", "--available", "2", "--timeout", bootLimit.String())
-	emptyHost(t, d, dir)
+	emptyHost(t, d, dir, "quickstart")
 }
 
 // TestQEMUMissingImageIsTold: a template that names an image which is not there fails its boots, and the pool says why.
