@@ -47,12 +47,12 @@ func (h *holders) has(uid string) bool {
 // and the age limit change all the time. No host is ever told to delete a VM that somebody holds, and no VM is handed
 // out twice.
 func TestPitfall1And2ClaimsRaceEverythingThatTakesVMsAway(t *testing.T) {
-	claims := int64(1000)
+	claims := int64(10_000)
 	if testing.Short() {
 		claims = 300
 	}
 	if n, err := strconv.ParseInt(os.Getenv("POOLMGR_TEST_CLAIMS"), 10, 64); err == nil {
-		claims = n // 10000 take half a minute
+		claims = n // 10,000 take half a minute, and twice that with the race detector
 	}
 	instant := func(o *fake.Options) { o.BootDelay, o.GuestDelay, o.DeleteDelay = 0, 0, 0 }
 	inBubble(t, 6, instant, func(r *rig) {
