@@ -95,6 +95,9 @@ var gauges = []struct {
 	{gauge("poolmgr_pool_provisioning", "VMs on their way to being available."), func(v store.PoolView) int { return v.Counts.Warming }},
 	{gauge("poolmgr_pool_quarantined", "VMs kept for inspection."), func(v store.PoolView) int { return v.Counts.Quarantined }},
 	{gauge("poolmgr_pool_stale", "VMs of another revision than the current one."), func(v store.PoolView) int { return v.Counts.Stale }},
+	{gauge("poolmgr_pool_stale_leased", "VMs of another revision than the current one that are held."), func(v store.PoolView) int { return v.Counts.StaleLeased }},
+	{gauge("poolmgr_pool_rollout_vms", "Warm stale VMs when the present rollout began."), func(v store.PoolView) int { return v.Pool.Rollout.Total }},
+	{gauge("poolmgr_pool_rollout_failures", "VMs of the current revision that failed since one last came up."), func(v store.PoolView) int { return len(v.Pool.Rollout.Failures) }},
 	{gauge("poolmgr_pool_deleting", "VMs that are being removed."), func(v store.PoolView) int { return v.Counts.Deleting }},
 }
 
