@@ -37,6 +37,9 @@ func worlds(t *rapid.T) World {
 	w.Revisions = []pool.Revision{{Number: 1, TemplateHash: "older"}, {Number: 2, TemplateHash: "old"}, {Number: 3, TemplateHash: "new"}}
 	w.Pool.Rollout.LastCompleted = int64(rapid.IntRange(0, 3).Draw(t, "last completed"))
 	w.Pool.Rollout.Announced = rapid.SampledFrom([]State{"", Paused, Blocked, Stalled}).Draw(t, "announced")
+	if rapid.Bool().Draw(t, "blocked by demand") {
+		w.Pool.Rollout.BlockedSince = epochStart.Add(-time.Minute)
+	}
 	w.Pool.Rollout.LastSuccess = epochStart.Add(-time.Duration(rapid.IntRange(0, 20).Draw(t, "last success")) * time.Minute)
 	for i := range rapid.IntRange(0, 5).Draw(t, "failures") {
 		w.Pool.Rollout.Failures = append(w.Pool.Rollout.Failures, pool.Failure{VM: fmt.Sprintf("failed-%d", i), Host: fmt.Sprintf("host-%d", i%2)})
@@ -183,6 +186,9 @@ func carryOut(w World, p Plan, now time.Time, next *int) World {
 		w.Pool.Rollout.Announced = p.State
 		if p.State == Progressing {
 			w.Pool.Rollout.Announced = ""
+		}
+		if w.Pool.Rollout.BlockedSince = (time.Time{}); p.Demand {
+			w.Pool.Rollout.BlockedSince = epochStart
 		}
 	}
 	load(&w)

@@ -315,3 +315,49 @@ func TestTheSlotThatTriesDoesNotKeepAThresholdFromBeingReached(t *testing.T) {
 		t.Errorf("grow %d, desired %d; want 0, 2", p.Grow, p.Desired)
 	}
 }
+
+// TestDemandIsNotedAsTheCause: from BLOCKED on, also while a claim is made up for, until something stale goes.
+func TestDemandIsNotedAsTheCause(t *testing.T) {
+	eaten := func(w *World) {
+		w.row("s0", pool.Provisioning, "new").ForRollout = false
+		w.row("s1", pool.Available, "old")
+	}
+	tests := []struct {
+		name             string
+		since            time.Time
+		announced        State
+		world            func(*World)
+		want             State
+		demand, announce bool
+	}{
+		{"it begins", time.Time{}, "", eaten, Blocked, true, true},
+		{"another cause was told", time.Time{}, Blocked, eaten, Blocked, true, true},
+		{"it goes on", epochStart, Blocked, eaten, Blocked, true, false},
+		{"a claim is made up for", epochStart, Blocked, func(w *World) { w.row("s1", pool.Available, "old") }, Progressing, true, true},
+		{"a claim was made up for", epochStart, "", func(w *World) { w.row("s1", pool.Available, "old") }, Progressing, true, false},
+		{"growth alone does not begin it", time.Time{}, "", func(w *World) { w.row("s1", pool.Available, "old") }, Progressing, true, false},
+		{"a stale one goes", epochStart, "", func(w *World) {
+			w.row("s0", pool.Available, "new")
+			w.row("s1", pool.Available, "old")
+		}, Progressing, false, true},
+		{"its host is down", epochStart, Blocked, func(w *World) {
+			eaten(w)
+			w.Hosts[0].Reachable = false
+		}, Blocked, false, true},
+		{"paused", epochStart, Blocked, func(w *World) {
+			eaten(w)
+			w.Pool.Spec.Rollout.Paused = true
+		}, Paused, false, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := rollout(2, 1)
+			w.Pool.Rollout.Announced, w.Pool.Rollout.BlockedSince = tt.announced, tt.since
+			tt.world(&w)
+			load(&w)
+			if p := Compute(w, epochStart); p.State != tt.want || p.Demand != tt.demand || p.Announce != tt.announce {
+				t.Errorf("%s, demand %t, announce %t (%s); want %s, %t, %t", p.State, p.Demand, p.Announce, p.StateReason, tt.want, tt.demand, tt.announce)
+			}
+		})
+	}
+}

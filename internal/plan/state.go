@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"poolmgr/internal/pool"
@@ -31,11 +32,40 @@ func RolloutState(w World, now time.Time) (State, string) {
 func (p *pass) judge() {
 	p.plan.State, p.plan.StateReason = p.state()
 	was := cmp.Or(p.pool.Rollout.Announced, Progressing)
-	p.plan.Announce = p.plan.State != Completed && p.plan.State != was
+	p.plan.Demand = p.heldByDemand()
+	p.plan.Announce = p.plan.State != Completed && (p.plan.State != was || p.causeChanged())
 	f := p.fallback
 	if p.plan.State == Stalled && was == Stalled && f.target != nil && p.pool.Spec.Rollout.AutoRollback {
 		p.plan.RollbackTo = f.target.Number
 	}
+}
+
+// causeChanged reports whether demand began or ceased to be the cause. A claim makes a BLOCKED rollout PROGRESSING for
+// the moment in which its successor is made, which ends nothing.
+func (p *pass) causeChanged() bool {
+	if p.pool.Rollout.BlockedSince.IsZero() {
+		return p.plan.Demand && p.plan.State == Blocked
+	}
+	return !p.plan.Demand
+}
+
+// heldByDemand reports whether the budget is used up by slots that wait for VMs of other causes than the rollout, and
+// nothing stale goes for that reason.
+func (p *pass) heldByDemand() bool {
+	if p.plan.State != Blocked && p.plan.State != Progressing || p.refused == 0 || p.failures() > 0 || p.replaces() {
+		return false
+	}
+	held := p.holdups()
+	if held.moving || held.waiting > 0 || held.host != "" {
+		return false
+	}
+	return p.plan.MaxUnavailable > 0 && p.plan.Desired-p.ready() >= p.plan.MaxUnavailable
+}
+
+// replaces reports whether this plan replaces a stale VM.
+func (p *pass) replaces() bool {
+	return len(p.plan.Surge) > 0 ||
+		slices.ContainsFunc(p.plan.Condemn, func(c Condemn) bool { return c.Reason == pool.ReasonRollout })
 }
 
 func (p *pass) state() (State, string) {
@@ -71,12 +101,7 @@ func (p *pass) pauseReason() string {
 // blockedBy says why the rollout cannot move, when the template is not the reason; empty while it moves, and when nothing
 // holds it up.
 func (p *pass) blockedBy() string {
-	for _, c := range p.plan.Condemn {
-		if c.Reason == pool.ReasonRollout {
-			return ""
-		}
-	}
-	if len(p.plan.Surge) > 0 || p.plan.Grow > 0 {
+	if p.replaces() || p.plan.Grow > 0 {
 		return ""
 	}
 	held := p.holdups()

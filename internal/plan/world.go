@@ -53,7 +53,8 @@ type Plan struct {
 
 	State       State  // where the rollout stands
 	StateReason string // why, in a sentence; empty for PROGRESSING and COMPLETED
-	Announce    bool   // the state is another than the one that is written down
+	Demand      bool   // demand holds the pool at its floor, so that nothing stale can go
+	Announce    bool   // the state, or that demand is its cause, is not what is written down
 	RollbackTo  int64  // > 0: the policy asks for this revision to be restored
 
 	Revision int64     // the revision new slots are made from

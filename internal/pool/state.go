@@ -43,7 +43,7 @@ type Rollout struct {
 	Announced      RolloutState // the state that was last written down; empty = PROGRESSING
 	LastSuccess    time.Time    // a VM of the current revision became available, or the clock began anew
 	LastStaleDrop  time.Time    // a stale warm VM went
-	BlockedSince   time.Time    // when BLOCKED was written down; zero = it is not
+	BlockedSince   time.Time    // since when demand holds the pool at its floor, so that nothing stale goes; zero = it does not
 	Failures       []Failure    // since the last success; at most MaxFailures are kept, the latest last
 	RolledBackFrom int64
 }

@@ -75,7 +75,7 @@ func announcements(p pool.Pool, x plan.Plan) []store.Action {
 	if x.Announce {
 		out = append(out, store.AnnounceState{
 			Revision: p.Revision, LastSuccess: p.Rollout.LastSuccess,
-			From: cmp.Or(p.Rollout.Announced, pool.RolloutProgressing), To: x.State, Reason: x.StateReason,
+			From: cmp.Or(p.Rollout.Announced, pool.RolloutProgressing), To: x.State, Reason: x.StateReason, Demand: x.Demand,
 			Ready: x.Ready, Desired: x.Desired,
 		})
 	}

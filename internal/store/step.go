@@ -155,14 +155,15 @@ type Announce struct {
 
 // AnnounceState writes down where the planner found the rollout to stand. STALLED has its event; so has PAUSED when it
 // begins and ends without a request, which has its own. The clock of the rollout begins anew when it is no longer PAUSED
-// or BLOCKED. ErrConflict when the rollout is over, is another one, had a success meanwhile, or stands announced as
-// something else than From.
+// or BLOCKED. From and To may be the same where demand begins or ceases to be the cause. ErrConflict when the rollout is
+// over, is another one, had a success meanwhile, or stands announced as something else than From.
 type AnnounceState struct {
 	Revision       int64
 	LastSuccess    time.Time // as it was when this was decided
 	From, To       pool.RolloutState
 	Reason         string
-	Ready, Desired int // for the payloads
+	Demand         bool // demand holds the pool at its floor: noted with the time since when
+	Ready, Desired int  // for the payloads
 }
 
 // RemovePool ends a closing pool without rows.

@@ -45,7 +45,7 @@ func (x *tx) claim(c store.Claim) (store.ClaimResult, error) {
 	if c.LeaseID == "" || x.m.leases[c.LeaseID] != nil || x.base.leases[c.LeaseID] != nil {
 		return store.ClaimResult{}, fmt.Errorf("claim from pool %s: the new lease has no id of its own (this is a bug)", c.Pool)
 	}
-	vm := p.choose(x.m, c.Exclude)
+	vm := p.choose(x.m, c.Exclude, x.now)
 	if vm == nil {
 		n := p.counts(x.m)
 		return store.ClaimResult{}, pool.Errorf(pool.CodeExhausted,
@@ -103,7 +103,7 @@ func (x *tx) claimed(l *pool.Lease, replayed bool) store.ClaimResult {
 
 // choose finds the claimable VM that goes first: by the pool's preference, then those on hosts that are not cordoned,
 // then the one available for longest, then by id. It compares one VM of each shelf.
-func (p *poolRows) choose(m *mirror, exclude []string) *pool.VM {
+func (p *poolRows) choose(m *mirror, exclude []string, now time.Time) *pool.VM {
 	var best *pool.VM
 	var bestRank [2]int
 	for _, shelf := range p.ready {
@@ -121,7 +121,7 @@ func (p *poolRows) choose(m *mirror, exclude []string) *pool.VM {
 		}
 		rank := [2]int{0, oneIf(h.Cordoned)}
 		if p.pool.Spec.ClaimPreference != pool.OldestFirst {
-			rank[0] = oneIf(stale)
+			rank[0] = oneIf(stale != p.turned(now))
 		}
 		if best == nil || cmp.Or(slices.Compare(rank[:], bestRank[:]), olderFirst(vm, best)) < 0 {
 			best, bestRank = vm, rank
@@ -138,6 +138,14 @@ func (p *poolRows) standsIn(vm *pool.VM) bool {
 	}
 	last := p.revision(p.pool.Rollout.LastCompleted)
 	return last != nil && last.TemplateHash == vm.TemplateHash
+}
+
+// turned reports whether CURRENT_FIRST means stale ones first: when demand has held the pool at its floor for so long
+// that the rollout cannot take them, demand itself does.
+func (p *poolRows) turned(now time.Time) bool {
+	since := p.pool.Rollout.BlockedSince
+	return p.pool.Spec.ClaimPreference == pool.CurrentFirst && !since.IsZero() &&
+		now.Sub(since) >= p.pool.Spec.Rollout.Deadline()
 }
 
 // firstOf is the first VM that is not excluded; nil when all are.

@@ -22,7 +22,7 @@ func (x *tx) announceState(p *poolRows, a store.AnnounceState) error {
 		return conflict("pool %s is at revision %d, not %d", key, p.pool.Revision, a.Revision)
 	case r.Completed:
 		return conflict("the rollout of revision %d of pool %s is over", a.Revision, key)
-	case present != a.From || a.From == a.To:
+	case present != a.From || a.From == a.To && a.Demand != r.BlockedSince.IsZero():
 		return conflict("the rollout of pool %s is %s already, not %s", key, present, a.From)
 	case !r.LastSuccess.Equal(a.LastSuccess):
 		return conflict("the rollout of pool %s had a success meanwhile", key)
@@ -33,14 +33,17 @@ func (x *tx) announceState(p *poolRows, a store.AnnounceState) error {
 }
 
 func (x *tx) setState(r *pool.Rollout, a store.AnnounceState) {
-	r.Announced, r.BlockedSince = a.To, time.Time{}
+	r.Announced = a.To
 	if a.To == pool.RolloutProgressing {
 		r.Announced = ""
 	}
-	if a.To == pool.RolloutBlocked {
+	switch {
+	case !a.Demand:
+		r.BlockedSince = time.Time{}
+	case r.BlockedSince.IsZero():
 		r.BlockedSince = x.now
 	}
-	if a.From == pool.RolloutBlocked || a.From == pool.RolloutPaused {
+	if a.From != a.To && (a.From == pool.RolloutBlocked || a.From == pool.RolloutPaused) {
 		r.LastSuccess = x.now // the clock stood still
 	}
 }

@@ -16,6 +16,7 @@ var stateTests = []test{
 	{"StaleAnnouncementsAreRefused", testStaleAnnouncements},
 	{"TheNextRolloutBeginsUnannounced", testUnannounced},
 	{"CurrentOnlyWhileStalled", testCurrentOnlyStalled},
+	{"CurrentFirstTurnsWhenBlockedByDemand", testBlockedByDemand},
 	{"UndoOfThatGenerationOnly", testUndoGeneration},
 }
 
@@ -74,9 +75,6 @@ func testBlocked(f *fixture) {
 	f.pass(time.Minute)
 	f.do(f.state(pool.RolloutBlocked))
 	f.announced(pool.RolloutBlocked)
-	if r := f.view().Pool.Rollout; !r.BlockedSince.Equal(f.now) {
-		f.Fatalf("blocked since %s", r.BlockedSince)
-	}
 	f.pass(time.Hour)
 	f.do(f.state(pool.RolloutProgressing))
 	if r := f.view().Pool.Rollout; !r.BlockedSince.IsZero() || !r.LastSuccess.Equal(f.now) {
@@ -182,4 +180,47 @@ func testUndoGeneration(f *fixture) {
 	f.must(err)
 	_, err = f.store.SteerRollout(f.Context(), undo)
 	f.refused(err, pool.CodeAborted)
+}
+
+// testBlockedByDemand: the clock of demand goes on while a claim is made up for, and ends with its cause.
+func testBlockedByDemand(f *fixture) {
+	f.pool()
+	old := f.warm(2)
+	f.must(f.complete(1))
+	f.update(image("base:2"))
+	f.warm(4)
+	demand := func(to pool.RolloutState, yes bool) store.AnnounceState {
+		a := f.state(to)
+		a.Demand = yes
+		return a
+	}
+	since := func(want time.Time) {
+		f.Helper()
+		if got := f.view().Pool.Rollout.BlockedSince; !got.Equal(want) {
+			f.Fatalf("blocked by demand since %s, want %s", got, want)
+		}
+	}
+	f.do(f.state(pool.RolloutBlocked)) // by something else
+	since(time.Time{})
+	mark, began := f.store.LastEvent(), f.now
+	f.do(demand(pool.RolloutBlocked, true))
+	f.failed(f.tryOne(demand(pool.RolloutBlocked, true)), store.ErrConflict)
+	f.pass(pool.DefaultProgressDeadline - time.Second)
+	f.do(demand(pool.RolloutProgressing, true))
+	f.do(demand(pool.RolloutBlocked, true))
+	f.reopen()
+	since(began)
+	f.told(mark)
+	if got := f.claim(); got.Stale {
+		f.Fatalf("claimed %s, which is stale, before the deadline", got.VM.ID)
+	}
+	f.pass(time.Second)
+	if got := f.claim(); got.VM.ID != old[0] || !got.Stale {
+		f.Fatalf("claimed %s, want the stale %s: the deadline is over", got.VM.ID, old[0])
+	}
+	f.do(demand(pool.RolloutBlocked, false))
+	since(time.Time{})
+	if got := f.claim(); got.Stale {
+		f.Fatalf("claimed %s, which is stale, after demand ceased", got.VM.ID)
+	}
 }
